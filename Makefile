@@ -1,0 +1,60 @@
+# `make serve` runs the server, `make test` runs all tests; both set up .venv on first use.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Pins build requirements too, so that tomorrow's install is today's.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+SOURCES := protocol layout metadata controller sessions gateway spark benchmarks tests
+
+.PHONY: serve test check lint format proto docs bench soak clean
+
+serve: $(VENV)/.runtime  ## run the server on an embedded Valkey, data in ./vela-data
+	@exec $(BIN)/vela serve $(ARGS)
+
+test: $(VENV)/.dev  ## all tests but the soak ones
+	$(BIN)/pytest -n 2 --dist worksteal -m "not soak" $(ARGS)
+
+check: lint  ## what every commit passes: format, lint, types, imports, fast tests
+	$(BIN)/pytest -n 2 --dist worksteal -m "not soak and not slow" -q $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+# protoc runs from the repository root, so that the registered file name is unique.
+proto: $(VENV)/.dev  ## regenerate protocol/wire from the .proto file
+	$(BIN)/python -m grpc_tools.protoc -I. --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
+	  --python_out=. --mypy_out=. protocol/wire/pulsar_api.proto
+
+docs: $(VENV)/.dev  ## regenerate the pages that are made from the code
+	$(BIN)/python -m gateway.settings_page > docs/settings.md
+
+bench: $(VENV)/.dev  ## figures as ratios against a floor of the same run
+	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(VENV)/.dev  ## the long tests
+	$(BIN)/pytest -m soak $(ARGS)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Vela needs Python 3.11 or newer; name one with: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install -q -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install -q -e '.[dev]'
+	@touch $@ $(VENV)/.runtime

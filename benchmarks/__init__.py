@@ -1,0 +1,1 @@
+"""Measured ratios against a floor taken in the same run."""

@@ -1,0 +1,1 @@
+"""The control plane: transitions of a topic's layout."""

@@ -1,0 +1,1 @@
+"""Sockets, HTTP admin, CLI, settings, metrics, and the composition root."""

@@ -1,0 +1,1 @@
+"""Where records live: keys, codecs, the store with its scripts, the change feed, node leases."""

@@ -1,0 +1,1 @@
+"""The watches: hub, outbox and the dialogue of one connection."""

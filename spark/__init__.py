@@ -1,0 +1,1 @@
+"""Jobs over recorded notification logs: synthesise, analyse, replay, report."""
