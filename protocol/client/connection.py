@@ -1,0 +1,347 @@
+"""One connection to a server: the handshake, keep-alive, requests with their answers, and the watches on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from protocol import replies
+from protocol.client import requests
+from protocol.client.addresses import ServiceAddress
+from protocol.client.background import background
+from protocol.client.errors import (
+    ConnectionLost,
+    RequestTimedOut,
+    ScalableTopicsUnsupported,
+    ServerMisbehaved,
+    ServerRefused,
+)
+from protocol.client.latest import Latest
+from protocol.errors import ProtocolError
+from protocol.framing import BadFrame, Frame, FrameDecoder, UnknownCommand, encode
+from protocol.wire import pulsar_api_pb2 as api
+from protocol.wire.pulsar_api_pb2 import BaseCommand
+
+if TYPE_CHECKING:
+    from protocol.replies import CommandType
+
+T = TypeVar("T")
+
+CLIENT_VERSION = "Vela"
+# Both as in Pulsar's own clients.
+REQUEST_TIMEOUT = 30.0
+KEEP_ALIVE_INTERVAL = 30.0
+_RECEIVE_SIZE = 64 * 1024
+
+
+@asynccontextmanager
+async def connect(
+    service_url: str,
+    *,
+    client_version: str = CLIENT_VERSION,
+    timeout: float = REQUEST_TIMEOUT,
+    keep_alive: float = KEEP_ALIVE_INTERVAL,
+    proxy_to_broker_url: str | None = None,
+) -> AsyncIterator[ClientConnection]:
+    """Connect to `pulsar://host[:6650]` for as long as the body runs.
+
+    `timeout` bounds connecting, the handshake and every request, each. A server that is silent for two intervals of
+    `keep_alive` counts as lost. That is not an exception in the body: whoever uses the connection is told.
+    """
+    address = ServiceAddress.parse(service_url)
+    stream = await _open_stream(address, timeout)
+    connection = ClientConnection(stream.socket, address, timeout)
+    async with background() as tasks:
+        try:
+            tasks.start_soon(connection._run, connection._read)
+            await connection._shake_hands(client_version, proxy_to_broker_url)
+            tasks.start_soon(connection._run, connection._keep_alive, keep_alive)
+            yield connection
+        finally:
+            connection._end(ConnectionLost(f"The connection to {address} was closed on this side."))
+
+
+async def _open_stream(address: ServiceAddress, timeout: float) -> trio.SocketStream:
+    try:
+        with trio.fail_after(timeout):
+            return await trio.open_tcp_stream(address.host, address.port)
+    except trio.TooSlowError:
+        raise RequestTimedOut(f"{address} did not accept a connection within {timeout:g} s.") from None
+    except OSError as error:
+        raise ConnectionLost(f"Nothing answers at {address}: {_reason(error)}.") from error
+    except UnicodeError as error:
+        raise ConnectionLost(f"Nothing answers at {address}: no host can have that name.") from error
+
+
+def _reason(error: BaseException) -> str:
+    # Trio's own error says that all attempts failed, and the group behind it holds one error for each.
+    attempts = error.__cause__
+    if isinstance(attempts, BaseExceptionGroup):
+        return _reason(attempts.exceptions[0])
+    return getattr(error, "strerror", None) or str(error)
+
+
+class ClientConnection:
+    """An open connection; made by `connect`. Any number of tasks may use it."""
+
+    def __init__(self, socket: trio.socket.SocketType, address: ServiceAddress, timeout: float) -> None:
+        self.address = address
+        self._socket = socket
+        self._timeout = timeout
+        self._decoder = FrameDecoder()
+        self._sending = trio.Lock()
+        self._handshake: Latest[api.CommandConnected] = Latest()
+        self._connected: api.CommandConnected | None = None
+        self._answers: dict[int, Latest[BaseCommand]] = {}
+        self._watches: dict[int, Watch] = {}
+        self._request_ids = count(1)
+        self._session_ids = count(1)
+        self._heard = False
+        self._failure: ProtocolError | None = None
+
+    @property
+    def server_version(self) -> str:
+        return self._greeting.server_version
+
+    @property
+    def feature_flags(self) -> api.FeatureFlags:
+        return self._greeting.feature_flags
+
+    @property
+    def max_message_size(self) -> int:
+        return self._decoder.max_message_size
+
+    @property
+    def _greeting(self) -> api.CommandConnected:
+        assert self._connected is not None, "connect() hands out a connection after the handshake only"
+        return self._connected
+
+    async def send(self, command: BaseCommand) -> None:
+        """Write one command, whole or not at all as far as the other users of the connection can tell."""
+        data = memoryview(encode(command))
+        async with self._sending:
+            self._check()
+            sent = 0
+            try:
+                while sent < len(data):
+                    sent += await self._socket.send(data[sent:])
+            except (OSError, trio.ClosedResourceError) as error:
+                self._end(self._lost(error))
+            finally:
+                if 0 < sent < len(data):
+                    # Cancelled inside the frame: whatever came next would be read as the rest of it.
+                    self._end(
+                        ConnectionLost(f"The connection to {self.address} was given up in the middle of a frame.")
+                    )
+            self._check()
+
+    async def lookup(self, topic: str, *, authoritative: bool = False) -> api.CommandLookupTopicResponse:
+        """Ask which server is responsible for a topic: the answer says Connect or Redirect, and where."""
+        request_id = next(self._request_ids)
+        command = requests.lookup(request_id, topic, authoritative)
+        answer = (await self._request(request_id, command, BaseCommand.LOOKUP_RESPONSE)).lookupTopicResponse
+        if answer.response == answer.Failed or answer.HasField("error"):
+            raise ServerRefused(answer.error, answer.message)
+        return answer
+
+    async def partitions(self, topic: str, *, create_if_missing: bool = True) -> int:
+        """Ask how many partitions a topic has; none means that it is not partitioned."""
+        request_id = next(self._request_ids)
+        command = requests.partitioned_metadata(request_id, topic, create_if_missing)
+        reply = await self._request(request_id, command, BaseCommand.PARTITIONED_METADATA_RESPONSE)
+        answer = reply.partitionMetadataResponse
+        if answer.response == answer.Failed or answer.HasField("error"):
+            raise ServerRefused(answer.error, answer.message)
+        return answer.partitions
+
+    async def open_watch(self, topic: str, session_id: int | None = None, *, create_if_missing: bool = True) -> Watch:
+        """Watch a topic's segments. A session id that is in use passes to the new watch, as it does on the server."""
+        if not self.feature_flags.supports_scalable_topics:
+            raise ScalableTopicsUnsupported(
+                f"{self.address} ({self.server_version}) has no scalable topics: watch on a server that has them."
+            )
+        if session_id is None:
+            session_id = next(number for number in self._session_ids if number not in self._watches)
+        elif session_id in self._watches:
+            self._watches.pop(session_id)._end(trio.ClosedResourceError("another watch took this session id"))
+        watch = self._watches[session_id] = Watch(self, session_id)
+        try:
+            await self.send(requests.open_topic_watch(session_id, topic, create_if_missing))
+        except BaseException:
+            self._forget(watch)
+            raise
+        return watch
+
+    async def _request(self, request_id: int, command: BaseCommand, answer_type: CommandType) -> BaseCommand:
+        answer = self._answers[request_id] = Latest()
+        try:
+            reply = await self._ask(command, answer)
+        finally:
+            del self._answers[request_id]
+        if reply.type == BaseCommand.ERROR:
+            raise ServerRefused(reply.error.error, reply.error.message)
+        if reply.type != answer_type:
+            raise ServerMisbehaved(
+                f"{self.address} answered {BaseCommand.Type.Name(command.type)} "
+                f"with {BaseCommand.Type.Name(reply.type)}: it is at fault."
+            )
+        return reply
+
+    async def _shake_hands(self, client_version: str, proxy_to_broker_url: str | None) -> None:
+        self._connected = await self._ask(requests.connect(client_version, proxy_to_broker_url), self._handshake)
+
+    async def _ask(self, command: BaseCommand, answer: Latest[T]) -> T:
+        try:
+            with trio.fail_after(self._timeout):
+                await self.send(command)
+                return await answer.take()
+        except trio.TooSlowError:
+            name = BaseCommand.Type.Name(command.type)
+            raise RequestTimedOut(f"{self.address} did not answer {name} within {self._timeout:g} s.") from None
+
+    async def _run(self, task: Callable[..., Awaitable[None]], *arguments: float) -> None:
+        """Run a task of this connection: its failure is the connection's end, and nobody else's."""
+        try:
+            await task(*arguments)
+        except ProtocolError as error:
+            self._end(error)
+        except (OSError, trio.ClosedResourceError) as error:
+            self._end(self._lost(error))
+
+    async def _read(self) -> None:
+        while data := await self._socket.recv(_RECEIVE_SIZE):
+            self._heard = True
+            try:
+                frames = self._decoder.receive(data)
+            except BadFrame as error:
+                await self._receive(error.preceding)
+                raise ServerMisbehaved(
+                    f"{self.address} does not speak Pulsar's protocol, is it the right address? {error}"
+                ) from error
+            await self._receive(frames)
+        raise ConnectionLost(f"{self.address} closed the connection.")
+
+    async def _keep_alive(self, interval: float) -> None:
+        while True:
+            await trio.sleep(interval)
+            if not self._heard:
+                raise ConnectionLost(f"Nothing was heard from {self.address} for {interval:g} s after a PING.")
+            self._heard = False
+            # A server that reads nothing must not keep this task from finding out that it says nothing either.
+            with trio.move_on_after(interval):
+                await self.send(replies.ping())
+
+    async def _receive(self, frames: list[Frame | UnknownCommand]) -> None:
+        for frame in frames:
+            if isinstance(frame, UnknownCommand):
+                continue  # of a later protocol version, and not an answer to anything that was asked here
+            if frame.command.type == BaseCommand.PING:
+                await self.send(replies.pong())
+            else:
+                self._handle(frame.command)
+
+    def _handle(self, command: BaseCommand) -> None:
+        """Pass a command to whoever waits for it; one that nobody waits for came too late and does no harm."""
+        match command.type:
+            case BaseCommand.SCALABLE_TOPIC_UPDATE:
+                self._update(command.scalableTopicUpdate)
+            case BaseCommand.LOOKUP_RESPONSE:
+                self._answer(command.lookupTopicResponse.request_id, command)
+            case BaseCommand.PARTITIONED_METADATA_RESPONSE:
+                self._answer(command.partitionMetadataResponse.request_id, command)
+            case BaseCommand.CONNECTED:
+                if command.connected.max_message_size > 0:
+                    self._decoder.max_message_size = command.connected.max_message_size
+                self._handshake.put(command.connected)
+            case BaseCommand.ERROR:
+                concerns_connection = command.error.request_id == replies.CONNECTION_REQUEST_ID
+                if concerns_connection or self._connected is None:
+                    raise ServerRefused(command.error.error, command.error.message)
+                self._answer(command.error.request_id, command)
+            case BaseCommand.AUTH_CHALLENGE:
+                raise ServerRefused(
+                    api.AuthenticationError, f"{self.address} asks for credentials, and this client has none."
+                )
+
+    def _answer(self, request_id: int, reply: BaseCommand) -> None:
+        if (answer := self._answers.get(request_id)) is not None:
+            answer.put(reply)
+
+    def _update(self, update: api.CommandScalableTopicUpdate) -> None:
+        if not update.HasField("dag") and not update.HasField("error"):
+            raise ServerMisbehaved(f"{self.address} sent an update with neither segments nor an error: it is at fault.")
+        if (watch := self._watches.get(update.session_id)) is not None:
+            watch._update(update)
+            if update.HasField("error"):
+                self._forget(watch)
+
+    def _forget(self, watch: Watch) -> bool:
+        """True if the watch was still open."""
+        known = self._watches.get(watch.session_id) is watch
+        if known:
+            del self._watches[watch.session_id]
+        return known
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+
+    def _lost(self, error: Exception) -> ConnectionLost:
+        lost = ConnectionLost(
+            f"The connection to {self.address} was lost: {getattr(error, 'strerror', None) or error}."
+        )
+        lost.__cause__ = error
+        return lost
+
+    def _end(self, failure: ProtocolError) -> None:
+        """Close, and tell everybody who waits why; the first reason is the one that counts."""
+        if self._failure is None:
+            self._failure = failure
+            self._socket.close()
+            self._handshake.end(failure)
+            for answer in self._answers.values():
+                answer.end(failure)
+            for watch in self._watches.values():
+                watch._end(failure)
+
+
+class Watch:
+    """A watch on one topic, made by `ClientConnection.open_watch`."""
+
+    __slots__ = ("_connection", "_updates", "received", "session_id")
+
+    def __init__(self, connection: ClientConnection, session_id: int) -> None:
+        self.session_id = session_id
+        self.received = 0  # all updates that arrived, also those that a newer one replaced
+        self._connection = connection
+        self._updates: Latest[api.CommandScalableTopicUpdate] = Latest()
+
+    async def next(self) -> api.CommandScalableTopicUpdate:
+        """The newest update that was not taken yet, as the server sent it.
+
+        One with `error` set is the last: after it EndOfChannel is raised.
+        """
+        return await self._updates.take()
+
+    async def close(self) -> None:
+        """End the watch on both sides; nothing happens if it has ended already."""
+        if self._connection._forget(self):
+            self._updates.clear()
+            self._end(trio.ClosedResourceError("this watch was closed"))
+            try:
+                await self._connection.send(requests.close_topic_watch(self.session_id))
+            except ProtocolError:
+                pass  # the server ends the watches of a connection together with it
+
+    def _update(self, update: api.CommandScalableTopicUpdate) -> None:
+        self.received += 1
+        self._updates.put(update)
+        if update.HasField("error"):
+            self._end()
+
+    def _end(self, reason: Exception | None = None) -> None:
+        self._updates.end(reason)

@@ -1,0 +1,52 @@
+"""What can go wrong between this client and a server, as types that a caller can tell apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocol.errors import ProtocolError
+from protocol.wire import pulsar_api_pb2 as api
+
+if TYPE_CHECKING:
+    from protocol.errors import ServerErrorCode
+
+
+class BadServiceUrl(ProtocolError):
+    """The address of the server cannot be used."""
+
+
+class ServerRefused(ProtocolError):
+    """The server answered with an error; `server_error` is its code and `message` its explanation."""
+
+    def __init__(self, server_error: ServerErrorCode, message: str) -> None:
+        name = api.ServerError.Name(server_error)
+        super().__init__(f"{message} ({name})" if message else f"The server refused with {name} and no explanation.")
+        self.server_error = server_error  # type: ignore[misc]  # the other errors have one code per class
+        self.message = message
+
+
+class ServerMisbehaved(ProtocolError):
+    """What the server sent makes no sense: it is no Pulsar server, or one with a fault. Trying again is no use."""
+
+    http_status = 502
+
+
+class ScalableTopicsUnsupported(ProtocolError):
+    """The server did not announce scalable topics, so it would not understand a watch."""
+
+    server_error = api.UnsupportedVersionError
+    http_status = 501
+
+
+class ConnectionLost(ProtocolError, ConnectionError):
+    """There is no connection, or it ended; also an OSError, as callers of anything on a network expect."""
+
+    server_error = api.ServiceNotReady
+    http_status = 503
+
+
+class RequestTimedOut(ProtocolError, TimeoutError):
+    """The server took longer to answer than the caller allows."""
+
+    server_error = api.ServiceNotReady
+    http_status = 504

@@ -1,0 +1,48 @@
+"""The commands a client sends."""
+
+from __future__ import annotations
+
+from protocol.replies import PROTOCOL_VERSION
+from protocol.wire.pulsar_api_pb2 import BaseCommand
+
+
+def connect(client_version: str, proxy_to_broker_url: str | None = None) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.CONNECT)
+    command.connect.client_version = client_version
+    command.connect.auth_method_name = "none"
+    command.connect.protocol_version = PROTOCOL_VERSION
+    command.connect.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
+    command.connect.feature_flags.supports_scalable_topics = True
+    if proxy_to_broker_url is not None:
+        command.connect.proxy_to_broker_url = proxy_to_broker_url
+    return command
+
+
+def lookup(request_id: int, topic: str, authoritative: bool) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.LOOKUP)
+    command.lookupTopic.request_id = request_id
+    command.lookupTopic.topic = topic
+    command.lookupTopic.authoritative = authoritative
+    return command
+
+
+def partitioned_metadata(request_id: int, topic: str, create_if_missing: bool) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA)
+    command.partitionMetadata.request_id = request_id
+    command.partitionMetadata.topic = topic
+    command.partitionMetadata.metadata_auto_creation_enabled = create_if_missing
+    return command
+
+
+def open_topic_watch(session_id: int, topic: str, create_if_missing: bool) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_LOOKUP)
+    command.scalableTopicLookup.session_id = session_id
+    command.scalableTopicLookup.topic = topic
+    command.scalableTopicLookup.create_if_missing = create_if_missing
+    return command
+
+
+def close_topic_watch(session_id: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_CLOSE)
+    command.scalableTopicClose.session_id = session_id
+    return command

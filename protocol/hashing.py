@@ -1,0 +1,59 @@
+"""The two hashes that clients and servers must agree on: of a set of topic names, and of a message key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from crc32c import crc32c
+
+_WORD = 0xFFFF_FFFF
+
+
+def topic_set_hash(names: Iterable[str]) -> str:
+    """CRC-32C of the sorted names joined by commas; a name that occurs twice counts twice.
+
+    Clients compute it in Java, which shapes two details: strings sort by UTF-16 code units (not by code
+    points: they differ above U+FFFF), and the hash is printed with its lowest byte first.
+    """
+    ordered = sorted(names, key=_utf16_units)
+    # A lone surrogate becomes "?", as it does there.
+    joined = ",".join(ordered).encode("utf-8", "replace")
+    checksum: int = crc32c(joined)
+    return checksum.to_bytes(4, "little").hex()
+
+
+def _utf16_units(name: str) -> bytes:
+    return name.encode("utf-16-be", "surrogatepass")
+
+
+def segment_hash(key: bytes) -> int:
+    """Where a message key falls on the ring of a topic's segments, 0x0000 to 0xFFFF."""
+    return murmur3_32(key) >> 16
+
+
+def bucket_hash(key: bytes) -> int:
+    """Where a message key falls among the entry buckets of its segment, independent of `segment_hash`."""
+    return murmur3_32(key) & 0xFFFF
+
+
+def murmur3_32(key: bytes) -> int:
+    """MurmurHash3 in its x86 32-bit form with seed 0, as an unsigned number."""
+    whole = len(key) & ~3
+    state = 0
+    for position in range(0, whole, 4):
+        state ^= _scramble(int.from_bytes(key[position : position + 4], "little"))
+        state = (_rotate(state, 13) * 5 + 0xE654_6B64) & _WORD
+    # The last one to three bytes; an empty rest scrambles to zero and changes nothing.
+    state ^= _scramble(int.from_bytes(key[whole:], "little"))
+    state ^= len(key)
+    state = ((state ^ (state >> 16)) * 0x85EB_CA6B) & _WORD
+    state = ((state ^ (state >> 13)) * 0xC2B2_AE35) & _WORD
+    return state ^ (state >> 16)
+
+
+def _scramble(block: int) -> int:
+    return (_rotate((block * 0xCC9E_2D51) & _WORD, 15) * 0x1B87_3593) & _WORD
+
+
+def _rotate(word: int, bits: int) -> int:
+    return ((word << bits) | (word >> (32 - bits))) & _WORD
