@@ -1,0 +1,74 @@
+"""What the store can refuse, each with the code that a client or an HTTP caller sees."""
+
+from protocol.wire import pulsar_api_pb2 as api
+
+
+class StoreError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+    http_status = 500
+    server_error: int = api.MetadataError
+
+
+class StoreUnavailable(StoreError):
+    """No answer within the patience of the call. A write may or may not have happened."""
+
+    http_status = 503
+
+
+class StoreLost(StoreError):
+    """The store answers, but it is not the one whose data this node serves."""
+
+    http_status = 503
+
+
+class StoreFull(StoreError):
+    """The store's memory limit is reached: deletes and transitions still work, creations do not."""
+
+    http_status = 507
+
+
+class StoreDenied(StoreError):
+    """Credentials or an access rule of the store stand in the way."""
+
+    http_status = 503
+
+
+class StoreRefused(StoreError):
+    """The store cannot carry Vela as it is configured; said once, at start."""
+
+    http_status = 503
+
+
+class BadStoreUrl(StoreError):
+    """The `--store` value is not a URL that Vela understands."""
+
+    http_status = 400
+
+
+class TopicExists(StoreError):
+    http_status = 409
+
+
+class TopicMissing(StoreError):
+    http_status = 404
+    server_error = api.TopicNotFound
+
+
+class VersionConflict(StoreError):
+    """Somebody else wrote the record first: read it again and decide anew."""
+
+    http_status = 409
+
+
+class NamespaceExists(StoreError):
+    http_status = 409
+
+
+class NamespaceMissing(StoreError):
+    http_status = 404
+    server_error = api.TopicNotFound
+
+
+class NamespaceNotEmpty(StoreError):
+    http_status = 409

@@ -1,0 +1,420 @@
+"""The change feed: which topics changed, learnt from bells, checked by comparing tails, honest about gaps.
+
+A keyspace notification is only the doorbell of a bucket's change log. What is read from the log names the topics;
+whatever could have been missed is declared as a gap, after which everything watched there is read again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import trio
+
+from metadata import keys
+from metadata.errors import StoreDenied, StoreError
+from metadata.lanes import Lane
+from metadata.link import Link, LinkLost, Reply
+from metadata.store import TopicStore
+from metadata.urls import Endpoint
+
+log = logging.getLogger(__name__)
+
+# Entries of one bucket taken in one read; a fuller log is read on at once.
+_READ_COUNT: Final = 1_000
+_FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 1.0
+# K: channels named by key; t: stream commands, of which XADD is ours.
+_FLAGS: Final = "Kt"
+
+
+class FeedListener(Protocol):
+    """Who wants to know. Both are called on the loop and must not block."""
+
+    def changed(self, bucket: int, path: str) -> None:
+        """The topic at this path was created, changed or deleted."""
+
+    def gap(self, buckets: Collection[int]) -> None:
+        """Anything may have changed in these buckets; they can be read again now."""
+
+
+@dataclass(slots=True)
+class FeedCounters:
+    bells: int = 0
+    changes: int = 0
+    lost_bells: int = 0
+    probes: int = 0
+    gaps: Counter[str] = field(default_factory=Counter)  # by cause
+    flag_repairs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """The last log entry that was taken in. The operation id tells it from another entry with the same id."""
+
+    entry: bytes
+    op: bytes
+
+
+class _Bucket:
+    __slots__ = ("follower", "foreign", "position")
+
+    def __init__(self) -> None:
+        self.follower: _Follower | None = None  # whose subscription stands, the position being known
+        self.foreign = False  # the mark of our store is gone from it
+        self.position: _Position | None = None  # None: the log was empty
+
+
+class ChangeFeed:
+    def __init__(self, store: TopicStore, listener: FeedListener, *, probe_interval: float) -> None:
+        self.counters = FeedCounters()
+        self.lane = Lane("feed", store.directory, store.timeouts, on_push=self._on_push, on_lost=self._on_lost)
+        self._store = store
+        self._directory = store.directory
+        self._listener = listener
+        self._probe_interval = probe_interval
+        self._pattern = f"__keyspace@{store.url.db}__:{keys.CHANGES_PREFIX}*"
+        self._channel_prefix = len(self._pattern) - len(keys.CHANGES_PREFIX) - 1
+        self._buckets = [_Bucket() for _ in range(keys.BUCKETS)]
+        self._followers: dict[Endpoint, _Follower] = {}
+        self._adopted = trio.Event()
+
+    @property
+    def whole(self) -> bool:
+        """Every bucket is followed and is ours: what watchers were told is current."""
+        return all(bucket.follower and not bucket.foreign for bucket in self._buckets)
+
+    @property
+    def foreign_buckets(self) -> int:
+        return sum(bucket.foreign for bucket in self._buckets)
+
+    @property
+    def away_buckets(self) -> int:
+        return sum(bucket.follower is None for bucket in self._buckets)
+
+    def trusted(self, bucket: int) -> bool:
+        """Whether a read of this bucket tells the truth about what exists, and changes to it would be heard."""
+        state = self._buckets[bucket]
+        return state.follower is not None and not state.foreign
+
+    async def wait_whole(self) -> None:
+        """Return when every bucket is followed and ours."""
+        while not self.whole:
+            await self._adopted.wait()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow every primary, and follow the primaries as they change."""
+        self._followers.clear()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.lane.run)
+            task_status.started()
+            while True:
+                primaries = self._directory.primaries()
+                for endpoint in primaries - self._followers.keys():
+                    follower = self._followers[endpoint] = _Follower(self, endpoint)
+                    nursery.start_soon(follower.run)
+                for endpoint in self._followers.keys() - primaries:
+                    self._followers.pop(endpoint).scope.cancel()
+                for follower in self._followers.values():
+                    follower.ring()
+                await self._directory.changed()
+
+    def _on_push(self, link: Link, message: list[Any]) -> None:
+        if message[0] != b"pmessage":
+            return
+        follower = self._followers.get(link.endpoint)
+        if follower is not None and follower.link is link:
+            follower.bell(bytes(message[2][self._channel_prefix :]))
+
+    def _on_lost(self, link: Link) -> None:
+        follower = self._followers.get(link.endpoint)
+        if follower is not None:
+            follower.ring()
+
+
+class _Follower:
+    """Follows the buckets of one primary over one connection after another."""
+
+    def __init__(self, feed: ChangeFeed, endpoint: Endpoint) -> None:
+        self.feed = feed
+        self.endpoint = endpoint
+        self.scope = trio.CancelScope()
+        self.link: Link | None = None
+        self.buckets: frozenset[int] = frozenset()
+        self._dirty: set[int] = set()
+        self._rung = trio.Event()
+        self._test_bells = 0
+        self._flag_denied = False
+
+    async def run(self) -> None:
+        pause = _FIRST_PAUSE
+        cause = "start"
+        with self.scope:
+            while True:
+                try:
+                    self.link = await self.feed.lane.link(self.endpoint)
+                    await self._subscribe(self.link)
+                    await self._adopt(cause)
+                    pause = _FIRST_PAUSE
+                    await self._follow(self.link)
+                except (LinkLost, StoreError) as error:
+                    if pause == _FIRST_PAUSE or isinstance(error, StoreDenied):
+                        log.warning("change feed of %s interrupted: %s", self.endpoint, error)
+                    cause = "connection"
+                finally:
+                    self._abandon()
+                try:
+                    await self.feed._directory.refresh()
+                except StoreError as error:
+                    log.debug("the primaries cannot be found now: %s", error)
+                await trio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def bell(self, key: bytes) -> None:
+        bucket = keys.bucket_of_changes_key(key)
+        if bucket is None:
+            self._test_bells += 1
+        elif bucket in self.buckets:
+            self.feed.counters.bells += 1
+            self._mark(bucket)
+
+    def ring(self) -> None:
+        """Something may want attention: a marked bucket, a new map of primaries, or a lost link."""
+        self._rung.set()
+
+    def _mark(self, bucket: int) -> None:
+        self._dirty.add(bucket)
+        self.ring()
+
+    def _abandon(self) -> None:
+        """Nothing is heard of these buckets until somebody follows them again."""
+        self._leave(self.buckets)
+        self.buckets = frozenset()
+        self._dirty.clear()
+        if self.link is not None:
+            # A half-dead link must not linger with a subscription that nobody answers to.
+            self.link.close()
+            self.link = None
+
+    async def _subscribe(self, link: Link) -> None:
+        link.subscribe(self.feed._pattern)
+        await link.call("PING")
+        if not await self._bells_ring(link):
+            await self._repair_flag(link)
+
+    async def _bells_ring(self, link: Link) -> bool:
+        """Write below the change logs and see whether its bell arrives before the answer to what follows."""
+        buckets = self.feed._directory.buckets_of(self.endpoint)
+        if not buckets:
+            return True
+        key = keys.bell_key(min(buckets))
+        before = self._test_bells
+        replies = await link.execute(
+            [("XADD", key, "MAXLEN", 1, "*", "bell", 1), ("UNLINK", key), ("PING",)],
+        )
+        if isinstance(replies[0], Exception):
+            # Full or read-only just now: no verdict on notifications, and the tails are compared anyway.
+            return True
+        return self._test_bells > before
+
+    async def _repair_flag(self, link: Link) -> None:
+        self.feed.counters.flag_repairs += 1
+        reply = await link.call("CONFIG", "GET", "notify-keyspace-events")
+        if not isinstance(reply, Exception):
+            current = _config_value(reply)
+            wanted = current + "".join(flag for flag in _FLAGS if flag not in current)
+            reply = await link.call("CONFIG", "SET", "notify-keyspace-events", wanted)
+        if isinstance(reply, Exception):
+            if not self._flag_denied:
+                log.warning(
+                    "%s sends no keyspace notifications and does not let us turn them on (%s): changes are found by "
+                    "looking every %g s; set notify-keyspace-events %s there",
+                    self.endpoint,
+                    reply,
+                    self.feed._probe_interval,
+                    _FLAGS,
+                )
+            self._flag_denied = True
+        else:
+            log.info("turned keyspace notifications on at %s (%s)", self.endpoint, _FLAGS)
+
+    async def _adopt(self, cause: str) -> None:
+        """Take up the buckets that this primary owns and that are not followed yet."""
+        owned = self.feed._directory.buckets_of(self.endpoint)
+        new = sorted(owned - self.buckets)
+        self._leave(self.buckets - owned)
+        self._dirty &= owned
+        # From here on bells of the new buckets count, so that none falls between their tails and the first read.
+        self.buckets = owned
+        if not new:
+            return
+        tails = await self._tails(new)
+        for bucket, (position, foreign) in zip(new, tails, strict=True):
+            state = self.feed._buckets[bucket]
+            state.position = position
+            state.follower = self
+            self._note_foreign(bucket, foreign)
+        self._declare_gap(new, cause)
+
+    def _leave(self, buckets: Collection[int]) -> None:
+        for bucket in buckets:
+            # Whoever owns it now may have taken it up already.
+            if self.feed._buckets[bucket].follower is self:
+                self.feed._buckets[bucket].follower = None
+
+    async def _follow(self, link: Link) -> None:
+        generation = -1
+        next_probe = trio.current_time() + self._interval()
+        while True:
+            with trio.move_on_at(next_probe):
+                await self._rung.wait()
+            self._rung = trio.Event()
+            if not link.usable:
+                raise LinkLost(f"connection to {self.endpoint} lost")
+            if self.feed._directory.generation != generation:
+                generation = self.feed._directory.generation
+                await self._adopt("moved")
+            if trio.current_time() >= next_probe:
+                await self._probe(link)
+                next_probe = trio.current_time() + self._interval()
+            if self._dirty:
+                await self._read()
+
+    def _interval(self) -> float:
+        return self.feed._probe_interval * random.uniform(0.8, 1.0)
+
+    async def _read(self) -> None:
+        """Take in what the marked logs say. Marks are cleared first: a bell during the read counts for the next."""
+        marked = sorted(self._dirty)
+        self._dirty.clear()
+        replies = await self.feed.lane.gather([_log_read(b, self.feed._buckets[b].position) for b in marked])
+        doubtful = []
+        for bucket, entries in zip(marked, replies, strict=True):
+            state = self.feed._buckets[bucket]
+            if state.follower is not self:
+                continue
+            fresh = _after(state.position, entries)
+            if fresh is None:
+                doubtful.append(bucket)
+                continue
+            if len(entries) == _READ_COUNT:
+                self._mark(bucket)
+            if not fresh:
+                continue
+            state.position = _position(fresh[-1])
+            self.feed.counters.changes += len(fresh)
+            for path in dict.fromkeys(_topic_of(entry) for entry in fresh):
+                self.feed._listener.changed(bucket, path)
+        if doubtful:
+            await self._reset(doubtful, "log")
+
+    async def _probe(self, link: Link) -> None:
+        """Compare every tail with what is known: finds lost bells, trimmed logs, fail-overs and flushes."""
+        self.feed.counters.probes += 1
+        try:
+            await self.feed._directory.refresh()
+        except StoreError as error:
+            log.debug("the primaries cannot be looked up now: %s", error)
+        probed = sorted(self.buckets)
+        tails = await self._tails(probed)
+        lost_bells = 0
+        back = []
+        for bucket, (position, foreign) in zip(probed, tails, strict=True):
+            state = self.feed._buckets[bucket]
+            if state.follower is not self:
+                continue
+            if state.foreign and not foreign:
+                back.append(bucket)
+                continue
+            self._note_foreign(bucket, foreign)
+            if position != state.position and bucket not in self._dirty:
+                lost_bells += 1
+                self._mark(bucket)
+        if back:
+            # Trusted again only together with the gap that makes everybody read.
+            await self._reset(back, "restored")
+            log.warning("%d buckets of the store carry its mark again", len(back))
+        if lost_bells:
+            self.feed.counters.lost_bells += lost_bells
+            if not await self._bells_ring(link):
+                await self._repair_flag(link)
+
+    async def _reset(self, buckets: Sequence[int], cause: str) -> None:
+        """A log no longer continues from where we were: start again from its tail, and read everything again."""
+        for bucket, (position, foreign) in zip(buckets, await self._tails(buckets), strict=True):
+            self.feed._buckets[bucket].position = position
+            self._note_foreign(bucket, foreign)
+        self._declare_gap(buckets, cause)
+
+    async def _tails(self, buckets: Sequence[int]) -> list[tuple[_Position | None, bool]]:
+        """The last position of each log, and whether the bucket has lost the mark of our store."""
+        slots = keys.BUCKET_SLOTS
+        replies = await self.feed.lane.gather(
+            [
+                request
+                for b in buckets
+                for request in (
+                    (slots[b], ("XREVRANGE", keys.changes_key(b), "+", "-", "COUNT", 1)),
+                    (slots[b], ("GET", keys.marker_key(b))),
+                )
+            ]
+        )
+        mine = self.feed._store.identity.id.encode()
+        pairs = zip(replies[::2], replies[1::2], strict=True)
+        return [(_position(tail[0]) if tail else None, mark != mine) for tail, mark in pairs]
+
+    def _note_foreign(self, bucket: int, foreign: bool) -> None:
+        state = self.feed._buckets[bucket]
+        if foreign and not state.foreign and not self.feed.foreign_buckets:
+            log.error(
+                "the store has lost its identity (flushed, or another data set): watches hold what they were told; "
+                "restore the data, or restart Vela to accept the store as it is"
+            )
+        state.foreign = foreign
+
+    def _declare_gap(self, buckets: Collection[int], cause: str) -> None:
+        self.feed.counters.gaps[cause] += 1
+        self.feed._listener.gap(buckets)
+        self.feed._adopted.set()
+        self.feed._adopted = trio.Event()
+
+
+def _log_read(bucket: int, position: _Position | None) -> tuple[int, tuple[bytes | str | int, ...]]:
+    # From the known entry on, that one included: its absence is how a trimmed or replaced log shows.
+    start = position.entry if position is not None else b"-"
+    return keys.BUCKET_SLOTS[bucket], ("XRANGE", keys.changes_key(bucket), start, "+", "COUNT", _READ_COUNT)
+
+
+def _after(position: _Position | None, entries: list[Reply]) -> list[Reply] | None:
+    """The entries behind the position; None where the log does not continue from it."""
+    if position is None:
+        # The log was empty: all of it is new, unless so much came that the beginning may be trimmed already.
+        return entries if len(entries) < _READ_COUNT else None
+    if not entries or _position(entries[0]) != position:
+        return None
+    return entries[1:]
+
+
+def _position(entry: Reply) -> _Position:
+    return _Position(entry[0], _field(entry, b"op"))
+
+
+def _topic_of(entry: Reply) -> str:
+    return _field(entry, b"topic").decode()
+
+
+def _field(entry: Reply, name: bytes) -> bytes:
+    fields = entry[1]
+    for index in range(0, len(fields), 2):
+        if fields[index] == name:
+            return bytes(fields[index + 1])
+    return b""
+
+
+def _config_value(reply: Reply) -> str:
+    value = next(iter(reply.values())) if isinstance(reply, dict) else reply[1]
+    return str(value.decode())

@@ -1,0 +1,87 @@
+"""Where things live in the store: buckets, hash slots and key names.
+
+All keys of a topic carry the hash tag of its bucket, so that one script may touch all of them on a single
+server and on a cluster alike.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from urllib.parse import quote, unquote
+from zlib import crc32
+
+from redis.crc import key_slot
+
+from protocol.names import NamespaceName, TopicName
+
+BUCKETS = 128
+STORE = b"/store"
+NAMESPACES = b"/namespaces"
+CHANGES_PREFIX = "/changes/"
+
+_TAGS = tuple(f"{{b{bucket:03d}}}" for bucket in range(BUCKETS))
+BUCKET_SLOTS: tuple[int, ...] = tuple(key_slot(tag.encode()) for tag in _TAGS)
+_CHANGES = tuple(f"{CHANGES_PREFIX}{tag}".encode() for tag in _TAGS)
+_BUCKET_OF_CHANGES = {key: bucket for bucket, key in enumerate(_CHANGES)}
+STORE_SLOT: int = key_slot(STORE)
+NAMESPACES_SLOT: int = key_slot(NAMESPACES)
+
+
+def slot_of(key: bytes) -> int:
+    return int(key_slot(key))
+
+
+def path_of(topic: TopicName) -> str:
+    """A topic's place below its bucket, `tenant/namespace/name`, each part URL-encoded; the domain does not count."""
+    return f"{_encode(topic.tenant)}/{_encode(topic.namespace)}/{_encode(topic.local)}"
+
+
+def topic_at(path: str) -> TopicName:
+    """The inverse of `path_of`."""
+    tenant, namespace, local = (unquote(part) for part in path.split("/"))
+    return TopicName("topic", tenant, namespace, local)
+
+
+@lru_cache(maxsize=65_536)
+def bucket_of(path: str) -> int:
+    # CRC-32 is fixed for ever: another function would lose every stored topic.
+    return crc32(path.encode()) % BUCKETS
+
+
+def record_key(path: str) -> bytes:
+    return f"/topics/{_TAGS[bucket_of(path)]}/{path}".encode()
+
+
+def segment_key(path: str, descriptor: str) -> bytes:
+    return f"/segments/{_TAGS[bucket_of(path)]}/{path}/{descriptor}".encode()
+
+
+def index_key(bucket: int, namespace: NamespaceName) -> bytes:
+    return f"/index/{_TAGS[bucket]}/{_encode(namespace.tenant)}/{_encode(namespace.namespace)}".encode()
+
+
+def changes_key(bucket: int) -> bytes:
+    return _CHANGES[bucket]
+
+
+def bucket_of_changes_key(key: bytes) -> int | None:
+    """The bucket whose change log this key is, None for any other key."""
+    return _BUCKET_OF_CHANGES.get(key)
+
+
+def bell_key(bucket: int) -> bytes:
+    """A short-lived key below the change logs, written to see whether notifications arrive."""
+    return _CHANGES[bucket] + b"/bell"
+
+
+def marker_key(bucket: int) -> bytes:
+    """Holds the store's id in each bucket: gone or another means that the bucket's data are not ours."""
+    return f"/store/{_TAGS[bucket]}".encode()
+
+
+def node_key(node_id: str) -> bytes:
+    return f"/nodes/{node_id}".encode()
+
+
+def _encode(part: str) -> str:
+    return quote(part, safe="")

@@ -1,0 +1,223 @@
+"""One connection to one store server, opened by redis-py and driven on the trio loop.
+
+Callers append packed commands and park; a writer sends once per tick, a reader wakes the caller at the head.
+That is the batching, without a batcher. A lost link fails every waiting call at once.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+import hiredis
+import outcome
+import trio
+
+from metadata.urls import Endpoint, StoreUrl
+
+Command = tuple[bytes | str | int | float, ...]
+# A reply is bytes, int, list, None or a hiredis.ReplyError; the scripts and codecs know which.
+Reply = Any
+
+# A caller that queues this much has no use for answers: refused rather than kept in memory.
+MAX_OUTSTANDING: Final = 100_000
+_CHUNK: Final = 65_536
+_NOTHING: Final = object()
+# Its stub takes tuples of one element only.
+_pack: Final[Callable[[Command], bytes]] = cast(Any, hiredis.pack_command)
+
+
+class LinkLost(Exception):
+    """The connection is gone; what was sent on it may or may not have been executed."""
+
+
+class _Call:
+    __slots__ = ("left", "replies", "task")
+
+    def __init__(self, task: trio.lowlevel.Task | None, count: int) -> None:
+        self.task = task  # None: nobody waits, or no longer
+        self.left = count
+        self.replies: list[Reply] = []
+
+
+class Link:
+    """Pipelined RESP3 on one socket. `run` must be running for calls to be answered."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        connection: Any,
+        *,
+        timeout: float,
+        on_push: Callable[[Link, list[Any]], None] | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.last_round_trip = 0.0
+        self._connection = connection
+        self._sock = connection._sock  # redis-py offers no public way to the socket
+        self._sock.setblocking(False)
+        self._timeout = timeout
+        self._on_push = on_push
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._out: list[bytes] = []
+        self._calls: deque[_Call] = deque()
+        self._outstanding = 0
+        self._error: LinkLost | None = None
+        self._writer: trio.lowlevel.Task | None = None
+        self._sent_at: float | None = None
+        # Armed while somebody waits: a server that says nothing for `timeout` counts as lost.
+        self._silence = trio.CancelScope()
+
+    @classmethod
+    async def open(
+        cls,
+        url: StoreUrl,
+        endpoint: Endpoint,
+        *,
+        connect_timeout: float,
+        timeout: float,
+        on_push: Callable[[Link, list[Any]], None] | None = None,
+    ) -> Link:
+        connection = url.connection(endpoint, connect_timeout=connect_timeout)
+        # Abandoned on cancellation: the thread ends by itself at the connect timeout and nobody uses its socket.
+        await trio.to_thread.run_sync(connection.connect, abandon_on_cancel=True)
+        return cls(endpoint, connection, timeout=timeout, on_push=on_push)
+
+    @property
+    def usable(self) -> bool:
+        return self._error is None
+
+    async def call(self, *command: bytes | str | int | float) -> Reply:
+        return (await self.execute([command]))[0]
+
+    async def execute(self, commands: Sequence[Command]) -> list[Reply]:
+        """Send the commands together and wait for all their replies; error replies come back as values."""
+        if not commands:
+            return []
+        call = self._post(commands, trio.lowlevel.current_task())
+
+        def abandon(_: Callable[[], None]) -> trio.lowlevel.Abort:
+            # The commands may be under way: their slots stay, so that later replies find their own callers.
+            call.task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        replies: list[Reply] = await trio.lowlevel.wait_task_rescheduled(abandon)
+        return replies
+
+    def cast(self, commands: Sequence[Command]) -> None:
+        """Send commands whose replies nobody needs; what is sent later on this connection comes after them."""
+        if commands:
+            self._post(commands, None)
+
+    def _post(self, commands: Sequence[Command], task: trio.lowlevel.Task | None) -> _Call:
+        if self._error is not None:
+            raise LinkLost(str(self._error))
+        if self._outstanding + len(commands) > MAX_OUTSTANDING:
+            raise LinkLost(f"more than {MAX_OUTSTANDING} commands wait for {self.endpoint}")
+        call = _Call(task, len(commands))
+        if not self._calls:
+            now = trio.current_time()
+            self._silence.deadline = now + self._timeout
+            self._sent_at = now
+        self._calls.append(call)
+        self._outstanding += len(commands)
+        self._out.extend(map(_pack, commands))
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            trio.lowlevel.reschedule(writer)
+        return call
+
+    def subscribe(self, pattern: str) -> None:
+        """PSUBSCRIBE is answered by a push, not by a reply, so it takes no slot; follow it with a PING."""
+        self._out.append(_pack(("PSUBSCRIBE", pattern)))
+
+    async def run(self) -> None:
+        """Drive the socket until it is lost or the task is cancelled. Never raises for a lost connection."""
+        try:
+            with self._silence:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write)
+                    nursery.start_soon(self._read)
+            if self._silence.cancelled_caught:
+                self._fail(LinkLost(f"{self.endpoint} gave no answer for {self._timeout:g} s"))
+        except* (OSError, LinkLost, hiredis.ProtocolError, trio.ClosedResourceError) as group:
+            self._fail(LinkLost(f"connection to {self.endpoint} lost: {group.exceptions[0]}"))
+        finally:
+            self._fail(LinkLost(f"connection to {self.endpoint} closed"))
+
+    def close(self) -> None:
+        self._fail(LinkLost(f"connection to {self.endpoint} closed"))
+
+    def _fail(self, error: LinkLost) -> None:
+        if self._error is not None:
+            return
+        self._error = error
+        trio.lowlevel.notify_closing(self._sock)
+        self._connection.disconnect()
+        calls, self._calls = self._calls, deque()
+        self._out.clear()
+        self._outstanding = 0
+        for call in calls:
+            if call.task is not None:
+                trio.lowlevel.reschedule(call.task, outcome.Error(LinkLost(str(error))))
+
+    async def _write(self) -> None:
+        def abandon(_: Callable[[], None]) -> trio.lowlevel.Abort:
+            self._writer = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        while True:
+            if not self._out:
+                self._writer = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(abandon)
+            data = memoryview(b"".join(self._out))
+            self._out.clear()
+            while data:
+                try:
+                    data = data[self._sock.send(data) :]
+                except (BlockingIOError, ssl.SSLWantWriteError):
+                    await trio.lowlevel.wait_writable(self._sock)
+                except ssl.SSLWantReadError:
+                    # TLS wants a record from the peer first; the reader will take it in.
+                    await trio.lowlevel.checkpoint()
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                data = self._sock.recv(_CHUNK)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                await trio.lowlevel.wait_readable(self._sock)
+                continue
+            except ssl.SSLWantWriteError:
+                await trio.lowlevel.wait_writable(self._sock)
+                continue
+            if not data:
+                raise LinkLost("the server closed it")
+            self._reader.feed(data)
+            self._deliver()
+            self._silence.deadline = trio.current_time() + self._timeout if self._calls else float("inf")
+            # Under a flood `recv` never blocks; others must run too.
+            await trio.lowlevel.checkpoint()
+
+    def _deliver(self) -> None:
+        while (reply := self._reader.gets()) is not _NOTHING:
+            if isinstance(reply, hiredis.PushNotification):
+                if self._on_push is not None:
+                    self._on_push(self, reply)
+                continue
+            if not self._calls:
+                raise LinkLost("the server sent a reply that nobody asked for")
+            call = self._calls[0]
+            call.replies.append(reply)
+            call.left -= 1
+            self._outstanding -= 1
+            if call.left:
+                continue
+            self._calls.popleft()
+            if self._sent_at is not None:
+                self.last_round_trip = trio.current_time() - self._sent_at
+                self._sent_at = None
+            if call.task is not None:
+                trio.lowlevel.reschedule(call.task, outcome.Value(call.replies))

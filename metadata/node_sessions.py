@@ -1,0 +1,88 @@
+"""A node's session in the store: the one lease it renews, and on which everything it may claim rests."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Final
+
+import msgspec
+import trio
+
+from metadata import keys, scripts
+from metadata.errors import StoreError
+from metadata.store import TopicStore
+
+log = logging.getLogger(__name__)
+
+# Clocks run at slightly different speeds and replies take time: stop believing in the lease this much earlier.
+_MARGIN: Final = 0.1
+_RENEWALS_PER_LEASE: Final = 3
+_RELEASE_LIMIT: Final = 1.0
+
+
+class NodeRecord(msgspec.Struct, frozen=True):
+    """What other nodes read about this one."""
+
+    session: str
+    pulsar_url: str
+    http_url: str
+
+
+class NodeSession:
+    """Holds a session while `run` runs. A session that ran out is never taken up again: the next has a new id."""
+
+    def __init__(self, store: TopicStore, *, lease: float, pulsar_url: str, http_url: str) -> None:
+        self.sessions_lost = 0
+        self.record = NodeRecord(os.urandom(8).hex(), pulsar_url, http_url)
+        self._store = store
+        self._lease = lease
+        self._held_until = float("-inf")
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease surely stands; counted from before the renewal was sent, on the monotonic clock."""
+        return trio.current_time() < self._held_until
+
+    async def run(self) -> None:
+        try:
+            first = True
+            while True:
+                first = await self._renew(first=first)
+                await trio.sleep(self._lease / _RENEWALS_PER_LEASE)
+        finally:
+            with trio.move_on_after(_RELEASE_LIMIT, shield=True):
+                await self._release()
+
+    async def _renew(self, *, first: bool) -> bool:
+        """Prolong the session; returns whether the next call has to begin one."""
+        sent_at = trio.current_time()
+        node = keys.node_key(self.record.session)
+        try:
+            mine, _ = await self._store.leases.script(
+                keys.slot_of(node),
+                scripts.RENEW_LEASE,
+                [node],
+                [msgspec.json.encode(self.record), int(self._lease * 1000), "1" if first else "0"],
+            )
+        except StoreError as error:
+            log.warning("the node session was not renewed: %s", error)
+            # An attempt whose reply was lost may have begun the session; asking to begin it again is harmless.
+            return first
+        if mine:
+            self._held_until = sent_at + self._lease * (1 - _MARGIN)
+            return False
+        self.sessions_lost += 1
+        self._held_until = float("-inf")
+        self.record = msgspec.structs.replace(self.record, session=os.urandom(8).hex())
+        log.warning("the node session ran out while the store was away: going on as node %s", self.record.session)
+        return await self._renew(first=True)
+
+    async def _release(self) -> None:
+        node = keys.node_key(self.record.session)
+        try:
+            await self._store.leases.script(
+                keys.slot_of(node), scripts.RELEASE_LEASE, [node], [msgspec.json.encode(self.record)]
+            )
+        except StoreError as error:
+            log.info("the node session was left to run out: %s", error)

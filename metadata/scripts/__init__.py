@@ -1,0 +1,43 @@
+"""The Lua scripts: everything that changes more than one key does it in one of these.
+
+Scripts get bytes and return bytes, check everything before their first write, and know their operation id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from metadata.link import Command
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    name: str
+    source: str
+    sha: str
+
+    def command(self, keys: Sequence[bytes], args: Sequence[bytes | str | int]) -> Command:
+        return ("EVALSHA", self.sha, len(keys), *keys, *args)
+
+    @staticmethod
+    def of_command(command: Command) -> Script:
+        """The script that an EVALSHA command names."""
+        return _BY_SHA[str(command[1])]
+
+
+def _load(name: str) -> Script:
+    source = resources.files(__name__).joinpath(f"{name}.lua").read_text("utf-8")
+    return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+CREATE_TOPIC = _load("create_topic")
+REPLACE_TOPIC = _load("replace_topic")
+DELETE_TOPIC = _load("delete_topic")
+CREATE_NAMESPACE = _load("create_namespace")
+RENEW_LEASE = _load("renew_lease")
+RELEASE_LEASE = _load("release_lease")
+ALL = (CREATE_TOPIC, REPLACE_TOPIC, DELETE_TOPIC, CREATE_NAMESPACE, RENEW_LEASE, RELEASE_LEASE)
+_BY_SHA = {script.sha: script for script in ALL}

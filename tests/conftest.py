@@ -1,0 +1,96 @@
+"""Fixtures that give every test a real store: one per worker where that is safe, a new one where it is not."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.processes import ValkeyProcess
+from tests.support.valkeys import (
+    Cluster,
+    Replicated,
+    Standalone,
+    Topology,
+    start_cluster,
+    start_replicated,
+    start_standalone,
+)
+
+STARTERS: dict[str, Callable[[], Topology]] = {
+    "standalone": start_standalone,
+    "replica": start_replicated,
+    "cluster": start_cluster,
+}
+# What takes seconds to start.
+SLOW_TOPOLOGIES = {"replica", "cluster"}
+SLOW_FIXTURES = {"fresh_replicated", "fresh_cluster"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not isinstance(item, pytest.Function):
+            continue
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if parameters.get("topology") in SLOW_TOPOLOGIES or SLOW_FIXTURES.intersection(item.fixturenames):
+            item.add_marker(pytest.mark.slow)
+
+
+class Stores:
+    """The running topologies of this test process, by kind. A disturbed one is replaced, not repaired."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Topology] = {}
+
+    def clean(self, kind: str) -> Topology:
+        topology = self._running.get(kind)
+        if topology is not None and topology.disturbed:
+            topology.close()
+            topology = None
+        if topology is None:
+            topology = self._running[kind] = STARTERS[kind]()
+        topology.flush()
+        return topology
+
+    def close(self) -> None:
+        for topology in self._running.values():
+            topology.close()
+
+
+@pytest.fixture(scope="session")
+def stores() -> Iterator[Stores]:
+    stores = Stores()
+    yield stores
+    stores.close()
+
+
+@pytest.fixture
+def valkey(stores: Stores) -> ValkeyProcess:
+    """A standalone server, empty and with its first configuration; shared by the tests of this process."""
+    standalone = stores.clean("standalone")
+    assert isinstance(standalone, Standalone)
+    return standalone.server
+
+
+@pytest.fixture(params=list(STARTERS))
+def topology(request: pytest.FixtureRequest, stores: Stores) -> Topology:
+    """Each kind of store in turn, empty. Disturb it as you like: the next test then gets a new one."""
+    return stores.clean(request.param)
+
+
+@pytest.fixture
+def fresh_valkey() -> Iterator[ValkeyProcess]:
+    """A standalone server of this test's own, for users, passwords and other things that a reset does not undo."""
+    with ValkeyProcess().start() as server:
+        yield server
+
+
+@pytest.fixture
+def fresh_replicated() -> Iterator[Replicated]:
+    with start_replicated() as replicated:
+        yield replicated
+
+
+@pytest.fixture
+def fresh_cluster() -> Iterator[Cluster]:
+    """Three shards with one replica each."""
+    with start_cluster(replicas=1) as cluster:
+        yield cluster

@@ -1,0 +1,1 @@
+"""Real Valkeys in every topology, fault injection and waiting, for tests of all packages."""

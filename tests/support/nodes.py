@@ -1,0 +1,206 @@
+"""Nodes inside the test process, with intervals small enough to wait for, and viewers that remember every frame."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import trio
+
+from controller.transitions import TopicLimits, Transitions
+from gateway.node import Node, start_node
+from gateway.quantities import HostPort
+from gateway.settings import Settings
+from layout import records
+from metadata import keys
+from metadata.store import TopicStore
+from protocol import replies
+from protocol.client import requests
+from protocol.framing import Frame, FrameDecoder, encode
+from protocol.names import TopicName
+from protocol.wire import pulsar_api_pb2 as api
+from protocol.wire.pulsar_api_pb2 import BaseCommand
+from sessions.dag import encode_dag, session_field
+from tests.support.ports import HOST
+from tests.support.waiting import eventually
+
+Update = api.CommandScalableTopicUpdate
+
+PROBE_INTERVAL: Final = 0.2
+DELETION_NOTICE: Final = 0.5
+STORE_TIMEOUT: Final = 0.5
+# What a read-back, a reconnect and a creation may add up to on a busy machine, each after its longest pause.
+CONVERGENCE_LIMIT: Final = 15.0
+
+_SETTINGS: Final = Settings(
+    listen=HostPort(HOST, 0),
+    http=HostPort(HOST, 0),
+    store_timeout=STORE_TIMEOUT,
+    store_connect_timeout=STORE_TIMEOUT,
+    probe_interval=PROBE_INTERVAL,
+    session_lease=2.0,
+    deletion_notice=DELETION_NOTICE,
+    shutdown_grace=0.5,
+)
+
+
+@asynccontextmanager
+async def running_node(store_url: str, **changes: Any) -> AsyncIterator[Node]:
+    """A ready node on free ports; `changes` are settings that differ from the small ones above."""
+    async with start_node(dataclasses.replace(_SETTINGS, **changes), store_url) as node:
+        await eventually(lambda: not node.readiness(), within=CONVERGENCE_LIMIT)
+        yield node
+
+
+def transitions_of(node: Node) -> Transitions:
+    """What the admin API of this node changes topics with."""
+    return Transitions(node.store, TopicLimits())
+
+
+class View:
+    """One watch as its client sees it: every update that came, in order."""
+
+    def __init__(self, node: Node, topic: TopicName, session_id: int) -> None:
+        self.topic = topic
+        self.session_id = session_id
+        self.updates: list[Update] = []
+        self._node_url = node.pulsar_url
+
+    @property
+    def last(self) -> Update:
+        assert self.updates, f"nothing was told about {self.topic}"
+        return self.updates[-1]
+
+    @property
+    def errors(self) -> list[int]:
+        return [update.error for update in self.updates if update.HasField("error")]
+
+    @property
+    def epochs(self) -> list[int]:
+        return [update.dag.epoch for update in self.updates if update.HasField("dag")]
+
+    def expected(self, value: bytes) -> Update:
+        """The update that says what this stored record says."""
+        dag = encode_dag(records.decode(value).layout, name=str(self.topic), owner_url=self._node_url)
+        [frame] = FrameDecoder().receive(b"".join(dag.frame(session_field(self.session_id))))
+        assert isinstance(frame, Frame)
+        return frame.command.scalableTopicUpdate
+
+
+class Viewer:
+    """A client connection that only reads, and can stop reading."""
+
+    def __init__(self, node: Node, sock: trio.socket.SocketType) -> None:
+        self.views: dict[int, View] = {}
+        self.hung_up = False
+        self._node = node
+        self._sock = sock
+        self._decoder = FrameDecoder()
+        self._connected = trio.Event()
+        self._reading = trio.Event()
+        self._reading.set()
+
+    async def watch(self, topic: TopicName, *, create: bool = True) -> View:
+        """Send a lookup; its answer and all that follows is in the view, which is returned at once."""
+        session_id = len(self.views) + 1
+        view = self.views[session_id] = View(self._node, topic, session_id)
+        await self._send(requests.open_topic_watch(session_id, str(topic), create))
+        return view
+
+    def stop_reading(self) -> None:
+        self._reading = trio.Event()
+
+    def read_on(self) -> None:
+        self._reading.set()
+
+    async def shake_hands(self) -> None:
+        await self._send(requests.connect("test"))
+        await self._connected.wait()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await self._reading.wait()
+                data = await self._sock.recv(65_536)
+                if not data:
+                    break
+                for frame in self._decoder.receive(data):
+                    assert isinstance(frame, Frame)
+                    await self._take(frame.command)
+        except OSError:
+            pass
+        self.hung_up = True
+
+    async def _take(self, command: BaseCommand) -> None:
+        match command.type:
+            case BaseCommand.SCALABLE_TOPIC_UPDATE:
+                update = command.scalableTopicUpdate
+                self.views[update.session_id].updates.append(update)
+            case BaseCommand.CONNECTED:
+                self._connected.set()
+            case BaseCommand.PING:
+                await self._send(replies.pong())
+            case other:
+                raise AssertionError(f"a viewer was sent {BaseCommand.Type.Name(other)}")
+
+    async def _send(self, command: BaseCommand) -> None:
+        data = encode(command)
+        while data:
+            data = data[await self._sock.send(data) :]
+
+
+@asynccontextmanager
+async def viewing(node: Node, *, receive_buffer: int | None = None) -> AsyncIterator[Viewer]:
+    """A connection that has shaken hands; at the end of the block it must not have been cut by the node."""
+    address = urlsplit(node.pulsar_url)
+    with trio.socket.socket() as sock:
+        if receive_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        await sock.connect((address.hostname, address.port))
+        viewer = Viewer(node, sock)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(viewer.run)
+            await viewer.shake_hands()
+            yield viewer
+            assert not viewer.hung_up, "the node hung up"
+            nursery.cancel_scope.cancel()
+
+
+async def assert_in_step(store: TopicStore, views: Iterable[View]) -> None:
+    """The last frame of every view is what a fresh read of the store says."""
+    views = list(views)
+    topics = list({view.topic: None for view in views})
+    found = dict(zip(topics, await store.get_many(topics), strict=True))
+    for view in views:
+        stored = found[view.topic]
+        assert stored is not None, f"{view.topic} is not in the store"
+        assert view.last == view.expected(stored.value), f"{view.topic}: told {view.epochs[-3:]}"
+
+
+async def until_in_step(store: TopicStore, views: Sequence[View], within: float = CONVERGENCE_LIMIT) -> None:
+    """Wait until every view shows what the store says; nobody was told an error on the way."""
+
+    async def in_step() -> bool:
+        await assert_in_step(store, views)
+        return True
+
+    await eventually(in_step, within)
+    assert not [view.topic for view in views if view.errors]
+
+
+def topics_in_buckets(buckets: Iterable[int]) -> list[TopicName]:
+    """One topic name for each of these buckets."""
+    wanted = set(buckets)
+    found: dict[int, TopicName] = {}
+    number = 0
+    while len(found) < len(wanted):
+        topic = TopicName("topic", "public", "default", f"topic-{number}")
+        number += 1
+        bucket = keys.bucket_of(keys.path_of(topic))
+        if bucket in wanted:
+            found.setdefault(bucket, topic)
+    return [found[bucket] for bucket in sorted(found)]
