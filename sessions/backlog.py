@@ -1,0 +1,90 @@
+"""What one connection still has to send, in order, when its peer does not keep up: a queue in which a newer
+state takes the place of the older one of the same watch."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+Part = bytes | memoryview
+
+# What a queued reply costs beside its bytes (tuple, key, links of the queue). Without it, 64 KiB of queued
+# PONGs of 13 bytes would hold more than a megabyte.
+REPLY_OVERHEAD = 256
+
+
+class Backlog:
+    """Frames in sending order. States are replaceable until their first byte is out, replies never."""
+
+    __slots__ = ("_frames", "_reply_keys", "_rest", "reply_cost", "size")
+
+    def __init__(self) -> None:
+        # States stand under their watch (>= 0), replies under numbers below zero. An OrderedDict, because
+        # assigning to a present key keeps its place, and taking the first of thousands is as cheap as of one.
+        self._frames: OrderedDict[int, tuple[bytes, ...]] = OrderedDict()
+        self._rest: tuple[Part, ...] = ()
+        self._reply_keys = 0
+        self.reply_cost = 0
+        self.size = 0
+
+    def __bool__(self) -> bool:
+        return self.size > 0
+
+    def begin(self, parts: tuple[Part, ...], sent: int) -> None:
+        """Keep what is left of a frame of which `sent` bytes are out: it goes before everything else."""
+        self._rest = _after(parts, sent)
+        self.size += _length(self._rest)
+
+    def add_state(self, watch: int, parts: tuple[bytes, ...]) -> bool:
+        """Queue the newest state of `watch`; True if it took the place of an older one."""
+        older = self._frames.get(watch)
+        self._frames[watch] = parts
+        self.size += _length(parts)
+        if older is None:
+            return False
+        self.size -= _length(older)
+        return True
+
+    def add_reply(self, frame: bytes) -> None:
+        self._reply_keys -= 1
+        self._frames[self._reply_keys] = (frame,)
+        self.size += len(frame)
+        self.reply_cost += len(frame) + REPLY_OVERHEAD
+
+    def drop(self, watch: int) -> None:
+        """Forget the queued state of `watch`. A begun frame stays: half of it is at the peer."""
+        parts = self._frames.pop(watch, None)
+        if parts is not None:
+            self.size -= _length(parts)
+
+    def head(self) -> tuple[Part, ...]:
+        """The parts to offer to the socket next; only while there are any."""
+        return self._rest or next(iter(self._frames.values()))
+
+    def advance(self, sent: int) -> bool:
+        """Take note that the socket accepted `sent` bytes of `head()`; True if that was all of it."""
+        if sent == 0:
+            return False
+        self.size -= sent
+        if self._rest:
+            self._rest = _after(self._rest, sent)
+            return not self._rest
+        key, parts = self._frames.popitem(last=False)
+        if key < 0:
+            self.reply_cost -= _length(parts) + REPLY_OVERHEAD
+        self._rest = _after(parts, sent)
+        return not self._rest
+
+
+def _length(parts: Iterable[Part]) -> int:
+    return sum(map(len, parts))
+
+
+def _after(parts: Iterable[Part], sent: int) -> tuple[Part, ...]:
+    # Slices instead of a copy: the tail of a state frame is shared by all the connections that it goes to.
+    rest: list[Part] = []
+    for part in parts:
+        if sent >= len(part):
+            sent -= len(part)
+        else:
+            rest.append(memoryview(part)[sent:])
+            sent = 0
+    return tuple(rest)

@@ -1,0 +1,229 @@
+"""The conversation with one client, without its socket: commands in, replies to the outbox, watches to the hub.
+Which command is legal when stands in one table; a missing row ends the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from importlib.metadata import version
+from typing import Any, Generic, Protocol, TypeVar
+
+from protocol import replies
+from protocol.errors import ProtocolError
+from protocol.framing import DEFAULT_MAX_MESSAGE_SIZE, Frame, UnknownCommand, encode
+from protocol.names import NON_PERSISTENT, TOPIC, TopicName
+from protocol.wire import pulsar_api_pb2 as api
+from protocol.wire.pulsar_api_pb2 import BaseCommand
+from sessions.counters import Counters
+from sessions.errors import NeverScalable, TooManyWatches, Violation, WatchOnPartition
+from sessions.outbox import Outbox
+
+W = TypeVar("W")
+
+PING = encode(replies.ping())
+PONG = encode(replies.pong())
+
+# Only what works. Flag 5: metadata of a topic can be asked for without creating it, because we never do.
+FEATURES = replies.Features(supports_scalable_topics=True, supports_get_partitioned_metadata_without_auto_creation=True)
+
+
+class Watches(Protocol[W]):
+    """The hub as the dialogue sees it. A registry holds the open watches of one connection by session id."""
+
+    def open(
+        self,
+        outbox: Outbox,
+        registry: dict[int, W],
+        session_id: int,
+        topic: TopicName,
+        create_if_missing: bool,
+    ) -> None:
+        """Enter a watch of this `topic://` name, in place of one with the same id; answer through the outbox."""
+
+    def close(self, registry: dict[int, W], session_id: int) -> None:
+        """End a watch without a word; unknown ids are fine."""
+
+    def drop_all(self, registry: dict[int, W]) -> None:
+        """The connection is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What this node tells and allows every client."""
+
+    advertised_url: str
+    max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE
+    max_watches: int = 10_000
+    server_version: str = field(default_factory=lambda: f"Vela {version('vela')}")
+
+
+class State(Enum):
+    START = auto()
+    CONNECTED = auto()
+    CLOSED = auto()
+
+
+class Event(Enum):
+    CONNECT = auto()
+    KEEP_ALIVE = auto()
+    REQUEST = auto()
+    FROM_SERVER = auto()
+
+
+NEXT_STATE: Mapping[tuple[State, Event], State] = {
+    (State.START, Event.KEEP_ALIVE): State.START,
+    (State.START, Event.CONNECT): State.CONNECTED,
+    (State.CONNECTED, Event.KEEP_ALIVE): State.CONNECTED,
+    (State.CONNECTED, Event.REQUEST): State.CONNECTED,
+}
+
+_VIOLATIONS: Mapping[Event, tuple[str, str]] = {
+    Event.CONNECT: ("second_connect", "came on a connection that is connected already"),
+    Event.REQUEST: ("before_connect", "came before CONNECT"),
+    Event.FROM_SERVER: ("direction", "is for servers to send, not for clients"),
+}
+
+_EVENTS: Mapping[int, Event] = {
+    BaseCommand.CONNECT: Event.CONNECT,
+    BaseCommand.PING: Event.KEEP_ALIVE,
+    BaseCommand.PONG: Event.KEEP_ALIVE,
+    **dict.fromkeys(replies.SERVER_TO_CLIENT, Event.FROM_SERVER),
+}
+
+
+class Dialogue(Generic[W]):
+    """One client's conversation. Never awaits: whatever takes time answers later, through the outbox."""
+
+    __slots__ = ("_counters", "_outbox", "_registry", "_terms", "_watches", "peer_version", "state")
+
+    def __init__(self, outbox: Outbox, watches: Watches[W], terms: Terms, counters: Counters) -> None:
+        self._outbox = outbox
+        self._watches = watches
+        self._terms = terms
+        self._counters = counters
+        # Most connections hold no watch for most of their life, and a dict is as large as all the rest here.
+        self._registry: dict[int, W] | None = None
+        self.state = State.START
+        self.peer_version = 0
+
+    def receive(self, frame: Frame | UnknownCommand) -> None:
+        """Act on one frame; raise Violation if the connection must end."""
+        if isinstance(frame, UnknownCommand):
+            self._counters.unknown_commands += 1
+            return
+        if self.state is State.CLOSED:
+            return
+        command = frame.command
+        event = _EVENTS.get(command.type, Event.REQUEST)
+        following = NEXT_STATE.get((self.state, event))
+        if following is None:
+            kind, reason = _VIOLATIONS[event]
+            raise Violation(kind, f"{BaseCommand.Type.Name(command.type)} {reason}.")
+        _HANDLERS.get(command.type, Dialogue._refuse_unsupported)(self, command)
+        self.state = following
+
+    def end(self) -> None:
+        """The connection is gone: so are its watches."""
+        self.state = State.CLOSED
+        if self._registry is not None:
+            self._watches.drop_all(self._registry)
+            self._registry = None
+
+    def _connect(self, command: BaseCommand) -> None:
+        self.peer_version = command.connect.protocol_version
+        terms = self._terms
+        self._reply(replies.connected(terms.server_version, self.peer_version, terms.max_message_size, FEATURES))
+
+    def _ping(self, command: BaseCommand) -> None:
+        self._outbox.reply(PONG)
+
+    def _pong(self, command: BaseCommand) -> None:
+        """A sign of life, which the connection has noted already."""
+
+    def _lookup(self, command: BaseCommand) -> None:
+        request = command.lookupTopic
+        try:
+            TopicName.parse(request.topic)
+        except ProtocolError as error:
+            self._refuse(command, error)
+            return
+        url = self._terms.advertised_url
+        if url.startswith("pulsar+ssl:"):
+            self._reply(replies.lookup_connect(request.request_id, None, url))
+        else:
+            self._reply(replies.lookup_connect(request.request_id, url))
+
+    def _partitioned_metadata(self, command: BaseCommand) -> None:
+        request = command.partitionMetadata
+        try:
+            TopicName.parse(request.topic)
+        except ProtocolError as error:
+            self._refuse(command, error)
+            return
+        self._reply(replies.partitioned_metadata(request.request_id))
+
+    def _open_watch(self, command: BaseCommand) -> None:
+        request = command.scalableTopicLookup
+        registry = self._registry
+        if registry is None:
+            registry = self._registry = {}
+        try:
+            topic = _watchable(request.topic)
+            if len(registry) >= self._terms.max_watches and request.session_id not in registry:
+                raise TooManyWatches(
+                    f"This connection holds {len(registry)} watches, which is the limit: close one first."
+                )
+        except ProtocolError as error:
+            # The client takes the error for the end of whatever it watched under this id.
+            self._watches.close(registry, request.session_id)
+            self._refuse(command, error)
+            return
+        self._watches.open(
+            self._outbox,
+            registry,
+            request.session_id,
+            topic.canonical,
+            # Other names only ever lead to a topic that is there.
+            request.create_if_missing and topic.domain == TOPIC,
+        )
+
+    def _close_watch(self, command: BaseCommand) -> None:
+        if self._registry is not None:
+            self._watches.close(self._registry, command.scalableTopicClose.session_id)
+
+    def _refuse_unsupported(self, command: BaseCommand) -> None:
+        name = BaseCommand.Type.Name(command.type)
+        reply = replies.refusal(command, api.NotAllowedError, f"This server does not support {name}.")
+        if reply is not None:
+            self._reply(reply)
+
+    def _refuse(self, command: BaseCommand, error: ProtocolError) -> None:
+        reply = replies.refusal(command, error.server_error, str(error))
+        assert reply is not None, "only for requests that have a reply"
+        self._reply(reply)
+
+    def _reply(self, command: BaseCommand) -> None:
+        self._outbox.reply(encode(command))
+
+
+_HANDLERS: Mapping[int, Callable[[Dialogue[Any], BaseCommand], None]] = {
+    BaseCommand.CONNECT: Dialogue._connect,
+    BaseCommand.PING: Dialogue._ping,
+    BaseCommand.PONG: Dialogue._pong,
+    BaseCommand.LOOKUP: Dialogue._lookup,
+    BaseCommand.PARTITIONED_METADATA: Dialogue._partitioned_metadata,
+    BaseCommand.SCALABLE_TOPIC_LOOKUP: Dialogue._open_watch,
+    BaseCommand.SCALABLE_TOPIC_CLOSE: Dialogue._close_watch,
+}
+
+
+def _watchable(text: str) -> TopicName:
+    """The topic to watch under this name, or a permanent verdict on it."""
+    topic = TopicName.parse(text)
+    if topic.domain == NON_PERSISTENT:
+        raise NeverScalable("A non-persistent:// topic is never scalable: watch a topic:// name.")
+    if topic.partition is not None:
+        raise WatchOnPartition(f"{topic} is a single partition: watch the topic that it belongs to.")
+    return topic

@@ -1,0 +1,377 @@
+"""The DAG watches: who watches which topic, what it looks like now, and who was told what.
+
+The truth about a topic is its last completed read. Reads of one watch point are serialised, a change during one
+marks the point again, and nothing per session is computed per event: one read, one encoding, bytes to sockets.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from layout import records
+from layout.errors import LayoutError
+from metadata import keys
+from metadata.errors import StoreError
+from metadata.records import StoredTopic, Version
+from protocol.errors import ProtocolError
+from protocol.names import TopicName
+from protocol.wire import pulsar_api_pb2 as api
+from sessions.dag import Dag, encode_dag, error_frame, session_field
+from sessions.outbox import Outbox
+
+log = logging.getLogger(__name__)
+
+# Sends between two yields of a fan-out: 64 of them stall other tasks for 1 to 3 ms.
+_SENDS_PER_TURN: Final = 64
+# Records in one read-back: long enough to pipeline well, short enough that the first are served soon.
+_BATCH: Final = 256
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
+
+Reader = Callable[[Sequence[TopicName]], Awaitable[list[StoredTopic | None]]]
+Creator = Callable[[TopicName], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class HubCounters:
+    watches: int = 0
+    points: int = 0
+    reads: int = 0  # records read back
+    batches: dict[int, int] = field(default_factory=dict)  # read-backs by the power of two that holds their size
+    failed_reads: int = 0
+    went_back: int = 0  # a later read showed an older state: writes lost by a fail-over
+    unreadable: int = 0
+    deletions: int = 0  # watches that were told that their topic is gone
+
+    def count_batch(self, size: int) -> None:
+        bound = 1 << (size - 1).bit_length()
+        self.batches[bound] = self.batches.get(bound, 0) + 1
+
+
+class Watch:
+    """One session of one connection on one topic."""
+
+    __slots__ = ("create", "field", "outbox", "point", "registry", "session_id", "told")
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        registry: dict[int, Watch],
+        session_id: int,
+        create: bool,
+        point: _Point,
+    ) -> None:
+        self.outbox = outbox
+        self.registry = registry
+        self.session_id = session_id
+        self.field = session_field(session_id)
+        self.create = create
+        self.point: _Point | None = point  # None once closed
+        self.told: Dag | None = None  # None until its first DAG
+
+    def tell(self, dag: Dag) -> None:
+        self.told = dag
+        self.outbox.push(dag.frame(self.field), self.session_id)
+
+
+class _Point:
+    """What all watches of one topic share. Segment owners and the controller's URL will join the record here."""
+
+    __slots__ = (
+        "creating",
+        "dag",
+        "dirty",
+        "fanning_out",
+        "missing_since",
+        "path",
+        "reading",
+        "topic",
+        "version",
+        "watches",
+    )
+
+    def __init__(self, topic: TopicName, path: str) -> None:
+        self.topic = topic
+        self.path = path
+        self.watches: dict[Watch, None] = {}
+        self.dag: Dag | None = None  # as of the last completed read that found the topic
+        self.version: Version | None = None
+        self.dirty = False  # to be read (again)
+        self.reading = False
+        self.fanning_out = False
+        self.creating = False
+        self.missing_since: float | None = None
+
+
+class Hub:
+    """Key to watch point to watchers. Implements the feed's listener and the dialogue's `Watches`."""
+
+    def __init__(
+        self,
+        *,
+        nursery: trio.Nursery,
+        read: Reader,
+        create: Creator,
+        trusted: Callable[[int], bool],
+        owner_url: str,
+        auto_create: bool,
+        deletion_notice: float,
+    ) -> None:
+        self.counters = HubCounters()
+        self._nursery = nursery
+        self._read = read
+        self._create = create
+        self._trusted = trusted
+        self._owner_url = owner_url
+        self._auto_create = auto_create
+        self._deletion_notice = deletion_notice
+        self._points: list[dict[str, _Point]] = [{} for _ in range(keys.BUCKETS)]
+        self._dirty: list[dict[str, _Point]] = [{} for _ in range(keys.BUCKETS)]
+        self._readers: set[int] = set()  # buckets with a reading task
+        self._missing: deque[tuple[float, _Point]] = deque()  # by the moment when absence becomes deletion
+        self._missing_added = trio.Event()
+
+    # What the dialogue calls.
+
+    def open(
+        self,
+        outbox: Outbox,
+        registry: dict[int, Watch],
+        session_id: int,
+        topic: TopicName,
+        create_if_missing: bool,
+    ) -> None:
+        """Watch a `topic://` name under this session id; the answer goes to the outbox, at once or after a read."""
+        self.close(registry, session_id)
+        path = keys.path_of(topic)
+        bucket = keys.bucket_of(path)
+        point = self._points[bucket].get(path)
+        if point is None:
+            point = self._points[bucket][path] = _Point(topic, path)
+            self.counters.points += 1
+        watch = registry[session_id] = Watch(outbox, registry, session_id, create_if_missing, point)
+        point.watches[watch] = None
+        self.counters.watches += 1
+        current = point.dag is not None and point.missing_since is None
+        if current and not point.dirty and not point.reading and self._trusted(bucket):
+            assert point.dag is not None
+            watch.tell(point.dag)
+        else:
+            # A read already under way may have looked before this command came: only the next one can say "no".
+            self._mark(bucket, point)
+
+    def close(self, registry: dict[int, Watch], session_id: int) -> None:
+        """End a watch without a word; unknown ids are fine."""
+        watch = registry.pop(session_id, None)
+        if watch is not None:
+            self._detach(watch)
+            # A queued frame of the old watch would reach whoever takes its id next.
+            watch.outbox.drop(session_id)
+
+    def drop_all(self, registry: dict[int, Watch]) -> None:
+        """The connection is gone."""
+        for watch in registry.values():
+            self._detach(watch)
+        registry.clear()
+
+    # What the feed calls.
+
+    def changed(self, bucket: int, path: str) -> None:
+        point = self._points[bucket].get(path)
+        if point is not None:
+            self._mark(bucket, point)
+
+    def gap(self, buckets: Collection[int]) -> None:
+        for bucket in buckets:
+            for point in self._points[bucket].values():
+                self._mark(bucket, point)
+
+    async def run(self) -> None:
+        """Tell watchers of topics that stayed away for the whole deletion notice."""
+        while True:
+            if not self._missing:
+                self._missing_added = trio.Event()
+                await self._missing_added.wait()
+            due, point = self._missing[0]
+            await trio.sleep_until(due)
+            self._missing.popleft()
+            if point.missing_since is None or point.missing_since + self._deletion_notice > due:
+                continue
+            if point.dirty or point.reading or not self._trusted(keys.bucket_of(point.path)):
+                # Whether it is deleted cannot be said now: ask again when the notice has passed once more.
+                point.missing_since = trio.current_time()
+                self._expect_deletion(point)
+                continue
+            for watch in list(point.watches):
+                self.counters.deletions += 1
+                self._end(watch, api.TopicNotFound, f"the topic {point.topic} was deleted")
+
+    def _mark(self, bucket: int, point: _Point) -> None:
+        point.dirty = True
+        self._dirty[bucket][point.path] = point
+        if bucket not in self._readers and self._trusted(bucket):
+            self._readers.add(bucket)
+            self._nursery.start_soon(self._read_bucket, bucket)
+
+    async def _read_bucket(self, bucket: int) -> None:
+        """Read the marked points of a bucket until none is marked, or until reads cannot be trusted."""
+        dirty = self._dirty[bucket]
+        pause = _FIRST_PAUSE
+        try:
+            while dirty and self._trusted(bucket):
+                batch = [dirty.pop(path) for path in list(dirty)[:_BATCH]]
+                for point in batch:
+                    point.dirty, point.reading = False, True
+                try:
+                    found = await self._read([point.topic for point in batch])
+                except StoreError as error:
+                    self.counters.failed_reads += 1
+                    log.debug("reading back %d topics failed: %s", len(batch), error)
+                    self._put_back(bucket, batch)
+                    await trio.sleep(pause * random.uniform(0.5, 1.0))
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    continue
+                pause = _FIRST_PAUSE
+                self.counters.reads += len(batch)
+                self.counters.count_batch(len(batch))
+                if not self._trusted(bucket):
+                    # The gap came during the read: what was read may be of before it.
+                    self._put_back(bucket, batch)
+                    return
+                for point, stored in zip(batch, found, strict=True):
+                    point.reading = False
+                    if point.watches:
+                        self._apply(point, stored)
+        finally:
+            self._readers.discard(bucket)
+
+    def _put_back(self, bucket: int, batch: Sequence[_Point]) -> None:
+        for point in batch:
+            point.reading = False
+            if point.watches:
+                point.dirty = True
+                self._dirty[bucket][point.path] = point
+
+    def _apply(self, point: _Point, stored: StoredTopic | None) -> None:
+        if stored is None:
+            self._absent(point)
+            return
+        point.missing_since = None
+        if stored.version != point.version or point.dag is None:
+            self._note_version(point, stored.version)
+            try:
+                layout = records.decode(stored.value).layout
+                dag = encode_dag(layout, name=str(point.topic), owner_url=self._owner_url)
+            except LayoutError as error:
+                self.counters.unreadable += 1
+                log.error("the record of %s cannot be served: %s", point.topic, error)
+                for watch in [watch for watch in point.watches if watch.told is None]:
+                    self._end(watch, api.MetadataError, f"the stored record of {point.topic} cannot be read")
+                return
+            if point.dag is None or dag.tail != point.dag.tail:
+                point.dag = dag
+        self._publish(point)
+
+    def _note_version(self, point: _Point, version: Version) -> None:
+        last = point.version
+        if last is not None and last.incarnation == version.incarnation and last.number > version.number:
+            self.counters.went_back += 1
+        point.version = version
+
+    def _publish(self, point: _Point) -> None:
+        if point.fanning_out:
+            return
+        if len(point.watches) <= _SENDS_PER_TURN:
+            self._send_to(point, list(point.watches))
+        else:
+            point.fanning_out = True
+            self._nursery.start_soon(self._fan_out, point)
+
+    async def _fan_out(self, point: _Point) -> None:
+        """The only sender of this point while it runs; it always sends the current content."""
+        try:
+            done = False
+            while not done:
+                dag = point.dag
+                watches = list(point.watches)
+                for start in range(0, len(watches), _SENDS_PER_TURN):
+                    self._send_to(point, watches[start : start + _SENDS_PER_TURN])
+                    await trio.lowlevel.checkpoint()
+                done = point.dag is dag
+        finally:
+            point.fanning_out = False
+
+    def _send_to(self, point: _Point, watches: Sequence[Watch]) -> None:
+        dag = point.dag
+        if dag is None:
+            return
+        for watch in watches:
+            if watch.told is not dag and watch.point is point:
+                watch.tell(dag)
+
+    def _absent(self, point: _Point) -> None:
+        # From now on its old DAG says nothing: a topic of the same name is another one.
+        if point.dirty:
+            return
+        waiting = [watch for watch in point.watches if watch.told is None]
+        creators = [watch for watch in waiting if watch.create and self._auto_create]
+        for watch in waiting:
+            if watch not in creators:
+                self._end(watch, api.TopicNotFound, f"the topic {point.topic} does not exist")
+        if creators and not point.creating:
+            point.creating = True
+            self._nursery.start_soon(self._create_missing, point)
+        if any(watch.told is not None for watch in point.watches) and point.missing_since is None:
+            point.missing_since = trio.current_time()
+            self._expect_deletion(point)
+
+    def _expect_deletion(self, point: _Point) -> None:
+        self._missing.append((trio.current_time() + self._deletion_notice, point))
+        self._missing_added.set()
+
+    async def _create_missing(self, point: _Point) -> None:
+        """Create the topic that its watchers asked for; trouble with the store only delays the answer."""
+        pause = _FIRST_PAUSE
+        try:
+            while any(watch.told is None and watch.create for watch in point.watches):
+                try:
+                    await self._create(point.topic)
+                    self._mark(keys.bucket_of(point.path), point)
+                    return
+                except (ProtocolError, LayoutError) as error:
+                    for watch in [watch for watch in point.watches if watch.told is None]:
+                        self._end(watch, api.InvalidTopicName, str(error))
+                    return
+                except StoreError as error:
+                    log.warning("creating %s waits for the store: %s", point.topic, error)
+                await trio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+        finally:
+            point.creating = False
+
+    def _end(self, watch: Watch, server_error: int, message: str) -> None:
+        watch.registry.pop(watch.session_id, None)
+        self._detach(watch)
+        watch.outbox.drop(watch.session_id)
+        watch.outbox.reply(error_frame(watch.session_id, server_error, message))
+
+    def _detach(self, watch: Watch) -> None:
+        point = watch.point
+        if point is None:
+            return
+        watch.point = None
+        del point.watches[watch]
+        self.counters.watches -= 1
+        if not point.watches:
+            bucket = keys.bucket_of(point.path)
+            self._dirty[bucket].pop(point.path, None)
+            if self._points[bucket].pop(point.path, None) is not None:
+                self.counters.points -= 1
+            point.missing_since = None

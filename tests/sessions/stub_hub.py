@@ -1,0 +1,67 @@
+"""A hub that answers every open watch at once with an empty DAG, and remembers what it was told."""
+
+from dataclasses import dataclass, field
+
+from protocol.framing import encode
+from protocol.names import TopicName
+from protocol.wire import pulsar_api_pb2 as api
+from sessions.outbox import Outbox
+
+
+@dataclass(eq=False, slots=True)
+class StubWatch:
+    outbox: Outbox
+    session_id: int
+    resolved: str
+
+    def tell(self, epoch: int, padding: int = 0) -> None:
+        self.outbox.push(update_frame(self.session_id, self.resolved, epoch, padding), self.session_id)
+
+
+@dataclass(eq=False)
+class StubHub:
+    opened: list[tuple[int, str, bool]] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)
+    watches: set[StubWatch] = field(default_factory=set)
+    fault: Exception | None = None  # raised by every call that names the topic "faulty" and by drop_all
+
+    def open(
+        self,
+        outbox: Outbox,
+        registry: dict[int, StubWatch],
+        session_id: int,
+        topic: TopicName,
+        create_if_missing: bool,
+    ) -> None:
+        if self.fault is not None and topic.local == "faulty":
+            raise self.fault
+        self.close(registry, session_id)
+        self.opened.append((session_id, str(topic), create_if_missing))
+        watch = registry[session_id] = StubWatch(outbox, session_id, str(topic))
+        self.watches.add(watch)
+        watch.tell(epoch=0)
+
+    def close(self, registry: dict[int, StubWatch], session_id: int) -> None:
+        watch = registry.pop(session_id, None)
+        if watch is not None:
+            self.watches.discard(watch)
+            self.closed.append(session_id)
+            watch.outbox.drop(session_id)
+
+    def drop_all(self, registry: dict[int, StubWatch]) -> None:
+        for watch in registry.values():
+            self.watches.discard(watch)
+        registry.clear()
+        if self.fault is not None:
+            raise self.fault
+
+
+def update_frame(session_id: int, resolved: str, epoch: int, padding: int = 0) -> tuple[bytes, ...]:
+    command = api.BaseCommand(type=api.BaseCommand.SCALABLE_TOPIC_UPDATE)
+    update = command.scalableTopicUpdate
+    update.session_id = session_id
+    update.dag.epoch = epoch
+    update.dag.controller_broker_url = "x" * padding
+    update.resolved_topic_name = resolved
+    frame = encode(command)
+    return frame[:12], frame[12:]

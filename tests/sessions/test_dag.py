@@ -1,0 +1,74 @@
+"""The spliced frame is byte for byte what protobuf would have written."""
+
+import pytest
+
+from layout.layouts import Layout
+from protocol.framing import FrameDecoder, encode
+from protocol.wire import pulsar_api_pb2 as api
+from sessions.dag import Dag, encode_dag, error_frame, session_field
+
+URL = "pulsar://127.0.0.1:6650"
+NAME = "topic://public/default/orders"
+SESSION_IDS = [0, 1, 127, 128, 16_383, 16_384, 2**32, 2**63, 2**64 - 1]
+
+
+def reference_frame(dag: Dag, session_id: int) -> bytes:
+    command = api.BaseCommand(type=api.BaseCommand.SCALABLE_TOPIC_UPDATE)
+    command.scalableTopicUpdate.CopyFrom(as_message(dag))
+    command.scalableTopicUpdate.session_id = session_id
+    return encode(command)
+
+
+def as_message(dag: Dag) -> api.CommandScalableTopicUpdate:
+    return api.CommandScalableTopicUpdate.FromString(session_field(0) + dag.tail)
+
+
+@pytest.mark.parametrize("session_id", SESSION_IDS)
+@pytest.mark.parametrize("segments", [1, 3, 64, 1024])
+def test_splice_equals_protobuf(session_id: int, segments: int) -> None:
+    dag = encode_dag(Layout.create(segments, 1_767_225_600_000), name=NAME, owner_url=URL, controller_url=URL)
+    assert b"".join(dag.frame(session_field(session_id))) == reference_frame(dag, session_id)
+
+
+def test_splice_of_a_long_unicode_name_equals_protobuf() -> None:
+    name = "topic://t/n/" + "日本語" * 100
+    dag = encode_dag(Layout.create(2, 0), name=name, owner_url=URL)
+    assert b"".join(dag.frame(session_field(7))) == reference_frame(dag, 7)
+    assert as_message(dag).resolved_topic_name == name
+
+
+def test_the_splice_knows_every_field_of_the_message() -> None:
+    # A new field would silently be missing from spliced frames: teach `sessions.dag` about it, then this list.
+    fields = {field.name: field.number for field in api.CommandScalableTopicUpdate.DESCRIPTOR.fields}
+    assert fields == {"session_id": 1, "dag": 2, "error": 3, "message": 4, "resolved_topic_name": 5}
+    base = api.BaseCommand.DESCRIPTOR.fields_by_name["scalableTopicUpdate"]
+    assert base.number == api.BaseCommand.SCALABLE_TOPIC_UPDATE == 71
+
+
+def test_sessions_with_ids_of_one_length_share_all_bytes_but_their_id() -> None:
+    dag = encode_dag(Layout.create(64, 0), name=NAME, owner_url=URL)
+    first, second = dag.frame(session_field(1)), dag.frame(session_field(2))
+    assert first[0] is second[0]
+    assert first[2] is second[2]
+
+
+def test_a_dag_shows_active_and_sealed_segments_as_the_wire_wants_them() -> None:
+    layout = Layout.create(1, 1_000).split(0, 2_000)
+    message = as_message(encode_dag(layout, name=NAME, owner_url=URL)).dag
+    parent, left, right = message.segments
+    assert message.epoch == 1
+    assert (parent.state, parent.sealed_at_epoch, parent.sealed_at_ms) == (api.SEALED, 1, 2_000)
+    assert list(parent.child_ids) == [1, 2]
+    assert (left.state, left.hash_start, left.hash_end, list(left.parent_ids)) == (api.ACTIVE, 0, 0x7FFF, [0])
+    assert not left.HasField("sealed_at_epoch")
+    assert not left.HasField("sealed_at_ms")
+    assert right.created_at_ms == 2_000
+    assert [(broker.segment_id, broker.broker_url) for broker in message.segment_brokers] == [(1, URL), (2, URL)]
+    assert not message.HasField("controller_broker_url")
+
+
+def test_an_error_frame_always_has_a_text() -> None:
+    [frame] = FrameDecoder().receive(error_frame(9, api.TopicNotFound, ""))
+    assert frame is not None
+    update = frame.command.scalableTopicUpdate  # type: ignore[union-attr]
+    assert (update.session_id, update.error, bool(update.message)) == (9, api.TopicNotFound, True)

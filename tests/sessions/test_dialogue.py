@@ -1,0 +1,337 @@
+"""The conversation with one client, without a socket: every state against every command, names, watches."""
+
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+
+from protocol import replies
+from protocol.framing import Frame, FrameDecoder, UnknownCommand, encode
+from protocol.wire import pulsar_api_pb2 as api
+from protocol.wire.pulsar_api_pb2 import BaseCommand
+from sessions.counters import CloseReason, Counters
+from sessions.dialogue import NEXT_STATE, Dialogue, Event, State, Terms
+from sessions.errors import Violation
+from sessions.outbox import Outbox
+from tests.sessions.stub_hub import StubHub, StubWatch
+
+URL = "pulsar://gateway.example:6650"
+ALL_TYPES = sorted(BaseCommand.Type.values())
+ANSWERED = {
+    BaseCommand.PING,
+    BaseCommand.PONG,
+    BaseCommand.CONNECT,
+    BaseCommand.LOOKUP,
+    BaseCommand.PARTITIONED_METADATA,
+    BaseCommand.SCALABLE_TOPIC_LOOKUP,
+    BaseCommand.SCALABLE_TOPIC_CLOSE,
+}
+
+
+class RecordingOutbox(Outbox):
+    """Keeps what would have been sent."""
+
+    __slots__ = ("_sent",)
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._sent = b""
+
+    def push(self, parts: tuple[bytes, ...], watch: int) -> None:
+        self._sent += b"".join(parts)
+
+    def reply(self, frame: bytes) -> None:
+        self._sent += frame
+
+    def drop(self, watch: int) -> None:
+        pass
+
+    def close(self, reason: CloseReason) -> None:
+        self.closed = True
+
+    def take(self) -> list[BaseCommand]:
+        sent, self._sent = self._sent, b""
+        return [frame.command for frame in FrameDecoder().receive(sent) if isinstance(frame, Frame)]
+
+
+class Talk:
+    """A dialogue with everything around it."""
+
+    def __init__(self, *, max_watches: int = 100, url: str = URL, connected: bool = True) -> None:
+        self.outbox = RecordingOutbox()
+        self.hub = StubHub()
+        self.counters = Counters()
+        terms = Terms(url, max_message_size=1_000_000, max_watches=max_watches)
+        self.dialogue: Dialogue[StubWatch] = Dialogue(self.outbox, self.hub, terms, self.counters)
+        if connected:
+            self.say(connect())
+
+    def say(self, command: BaseCommand) -> list[BaseCommand]:
+        # Through bytes, as a client's command would come.
+        for frame in FrameDecoder().receive(encode(command)):
+            self.dialogue.receive(frame)
+        return self.outbox.take()
+
+    def ask(self, command: BaseCommand) -> BaseCommand:
+        (answer,) = self.say(command)
+        return answer
+
+
+def command_of(number: int) -> BaseCommand:
+    """A command of this type with every required field set."""
+    command = BaseCommand(type=BaseCommand.Type.ValueType(number))
+    body = getattr(command, BaseCommand.DESCRIPTOR.fields_by_number[number].name)
+    body.SetInParent()
+    fill(body)
+    return command
+
+
+def fill(message: object) -> None:
+    for column in message.DESCRIPTOR.fields:  # type: ignore[attr-defined]  # any generated message
+        if not column.is_required:
+            continue
+        if column.message_type is not None:
+            fill(getattr(message, column.name))
+        elif column.enum_type is not None:
+            setattr(message, column.name, column.enum_type.values[0].number)
+        elif column.cpp_type == column.CPPTYPE_STRING:
+            value: object = b"x" if column.type == column.TYPE_BYTES else "x"
+            setattr(message, column.name, value)
+        else:
+            setattr(message, column.name, 7)
+
+
+def connect(version: int = 21) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.CONNECT)
+    command.connect.client_version = "test"
+    command.connect.protocol_version = version
+    return command
+
+
+def watch(session_id: int, topic: str, create: bool | None = None) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_LOOKUP)
+    command.scalableTopicLookup.session_id = session_id
+    command.scalableTopicLookup.topic = topic
+    if create is not None:
+        command.scalableTopicLookup.create_if_missing = create
+    return command
+
+
+def unwatch(session_id: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_CLOSE)
+    command.scalableTopicClose.session_id = session_id
+    return command
+
+
+def lookup(topic: str) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.LOOKUP)
+    command.lookupTopic.topic = topic
+    command.lookupTopic.request_id = 5
+    return command
+
+
+def partitions(topic: str) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA)
+    command.partitionMetadata.topic = topic
+    command.partitionMetadata.request_id = 6
+    return command
+
+
+@pytest.mark.parametrize(("theirs", "agreed"), [(0, 0), (1, 1), (19, 19), (21, 21), (99, 21)])
+def test_connect_is_answered_with_the_lower_protocol_version(theirs: int, agreed: int) -> None:
+    answer = Talk(connected=False).ask(connect(theirs))
+    assert answer.type == BaseCommand.CONNECTED
+    assert answer.connected.protocol_version == agreed
+
+
+def test_connected_tells_version_size_and_only_the_features_that_work() -> None:
+    told = Talk(connected=False).ask(connect()).connected
+    assert told.server_version.startswith("Vela 0.")
+    assert told.max_message_size == 1_000_000
+    flags = {column.name for column, value in told.feature_flags.ListFields() if value}
+    assert flags == {"supports_scalable_topics", "supports_get_partitioned_metadata_without_auto_creation"}
+    assert told.feature_flags.HasField("supports_topic_watchers")
+
+
+def test_ping_is_answered_before_and_after_connect() -> None:
+    talk = Talk(connected=False)
+    assert talk.ask(replies.ping()) == replies.pong()
+    assert talk.dialogue.state is State.START
+    talk.say(connect())
+    assert talk.ask(replies.ping()) == replies.pong()
+    assert talk.say(replies.pong()) == []
+
+
+def test_second_connect_is_a_violation() -> None:
+    with pytest.raises(Violation, match="CONNECT") as caught:
+        Talk().say(connect())
+    assert caught.value.kind == "second_connect"
+
+
+@pytest.mark.parametrize("number", ALL_TYPES)
+def test_before_connect_only_connect_and_keep_alive_are_legal(number: int) -> None:
+    talk = Talk(connected=False)
+    if number in {BaseCommand.CONNECT, BaseCommand.PING, BaseCommand.PONG}:
+        talk.say(command_of(number))
+        return
+    with pytest.raises(Violation) as caught:
+        talk.say(command_of(number))
+    assert caught.value.kind in {"before_connect", "direction"}
+    assert talk.outbox.take() == []
+
+
+@pytest.mark.parametrize("number", sorted(replies.SERVER_TO_CLIENT))
+def test_command_that_only_servers_send_is_a_violation(number: int) -> None:
+    with pytest.raises(Violation) as caught:
+        Talk().say(command_of(number))
+    assert caught.value.kind == "direction"
+
+
+@pytest.mark.parametrize("number", [n for n in ALL_TYPES if n not in replies.SERVER_TO_CLIENT | ANSWERED])
+def test_unsupported_command_is_refused_in_its_own_way_and_the_connection_stays(number: int) -> None:
+    talk = Talk()
+    command = command_of(number)
+    expected = replies.refusal(
+        command,
+        api.NotAllowedError,
+        f"This server does not support {BaseCommand.Type.Name(BaseCommand.Type.ValueType(number))}.",
+    )
+    assert talk.say(command) == ([] if expected is None else [expected])
+    assert talk.ask(replies.ping()) == replies.pong()
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(State, Event)))
+def test_table_allows_exactly_the_legal_steps(state: State, event: Event) -> None:
+    legal = {
+        (State.START, Event.CONNECT): State.CONNECTED,
+        (State.START, Event.KEEP_ALIVE): State.START,
+        (State.CONNECTED, Event.KEEP_ALIVE): State.CONNECTED,
+        (State.CONNECTED, Event.REQUEST): State.CONNECTED,
+    }
+    assert NEXT_STATE.get((state, event)) == legal.get((state, event))
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_unknown_command_is_ignored_and_counted(connected: bool) -> None:
+    talk = Talk(connected=connected)
+    talk.outbox.take()
+    talk.dialogue.receive(UnknownCommand(4711))
+    assert talk.counters.unknown_commands == 1
+    assert talk.outbox.take() == []
+
+
+GOOD_NAMES = ["topic://t/n/a", "topic://t/n/a/b", "persistent://t/n/a", "segment://t/n/a/0000-ffff-0", "a"]
+BAD_NAMES = ["", "topic://", "topic://t/n", "topic://t/n/", "kafka://t/n/a", "a/b", "topic://t//a", "topic://ü/n/a"]
+
+
+@pytest.mark.parametrize("topic", GOOD_NAMES)
+def test_lookup_leads_to_this_node(topic: str) -> None:
+    answer = Talk().ask(lookup(topic)).lookupTopicResponse
+    assert answer.response == api.CommandLookupTopicResponse.Connect
+    assert (answer.request_id, answer.brokerServiceUrl, answer.authoritative) == (5, URL, True)
+    assert not answer.HasField("brokerServiceUrlTls")
+
+
+def test_lookup_gives_a_tls_address_as_such() -> None:
+    answer = Talk(url="pulsar+ssl://gw:6651").ask(lookup("topic://t/n/a")).lookupTopicResponse
+    assert answer.brokerServiceUrlTls == "pulsar+ssl://gw:6651"
+    assert not answer.HasField("brokerServiceUrl")
+
+
+@pytest.mark.parametrize("topic", GOOD_NAMES)
+def test_no_topic_has_partitions(topic: str) -> None:
+    answer = Talk().ask(partitions(topic)).partitionMetadataResponse
+    assert answer.response == api.CommandPartitionedTopicMetadataResponse.Success
+    assert (answer.request_id, answer.partitions, answer.HasField("partitions")) == (6, 0, True)
+
+
+@pytest.mark.parametrize("topic", BAD_NAMES)
+def test_bad_name_in_a_lookup_is_an_error_in_its_own_response(topic: str) -> None:
+    talk = Talk()
+    answer = talk.ask(lookup(topic)).lookupTopicResponse
+    assert answer.response == api.CommandLookupTopicResponse.Failed
+    assert (answer.request_id, answer.error, bool(answer.message)) == (5, api.InvalidTopicName, True)
+    metadata = talk.ask(partitions(topic)).partitionMetadataResponse
+    assert metadata.response == api.CommandPartitionedTopicMetadataResponse.Failed
+    assert (metadata.request_id, metadata.error) == (6, api.InvalidTopicName)
+
+
+@pytest.mark.parametrize(
+    ("topic", "resolved", "may_create"),
+    [
+        ("topic://t/n/a", "topic://t/n/a", True),
+        ("topic://t/n/a b/c", "topic://t/n/a b/c", True),
+        ("persistent://t/n/a", "topic://t/n/a", False),
+        ("persistent://t/n/a b", "topic://t/n/a b", False),
+        ("segment://t/n/a/0000-ffff-0", "topic://t/n/a", False),
+        ("a", "topic://public/default/a", False),
+    ],
+)
+def test_watch_is_opened_under_its_resolved_name(topic: str, resolved: str, may_create: bool) -> None:
+    talk = Talk()
+    answer = talk.ask(watch(3, topic)).scalableTopicUpdate
+    assert (answer.session_id, answer.resolved_topic_name, answer.HasField("dag")) == (3, resolved, True)
+    assert talk.hub.opened == [(3, resolved, may_create)]
+
+
+def test_client_may_ask_not_to_create() -> None:
+    talk = Talk()
+    talk.say(watch(2**64 - 1, "topic://t/n/a", create=False))
+    assert talk.hub.opened == [(2**64 - 1, "topic://t/n/a", False)]
+
+
+REFUSED = [
+    *((name, api.InvalidTopicName) for name in BAD_NAMES),
+    ("non-persistent://t/n/a", api.NotAllowedError),
+    ("topic://t/n/a-partition-3", api.TopicNotFound),
+    ("persistent://t/n/a-partition-0", api.TopicNotFound),
+]
+
+
+@pytest.mark.parametrize(("topic", "error"), REFUSED)
+def test_name_that_cannot_be_watched_is_an_error_and_the_connection_stays(topic: str, error: int) -> None:
+    talk = Talk()
+    answer = talk.ask(watch(9, topic)).scalableTopicUpdate
+    assert (answer.session_id, answer.error, bool(answer.message)) == (9, error, True)
+    assert not answer.HasField("dag")
+    assert talk.hub.opened == []
+    assert talk.ask(watch(9, "topic://t/n/a")).scalableTopicUpdate.HasField("dag")
+
+
+def test_error_for_a_reused_id_ends_the_watch_that_had_it() -> None:
+    talk = Talk()
+    talk.say(watch(1, "topic://t/n/a"))
+    assert talk.ask(watch(1, "kafka://x")).scalableTopicUpdate.error == api.InvalidTopicName
+    assert talk.hub.closed == [1]
+    assert not talk.hub.watches
+
+
+def test_watches_are_limited_in_number_but_may_be_replaced() -> None:
+    talk = Talk(max_watches=2)
+    for session_id in (1, 2, 2, 1):
+        assert talk.ask(watch(session_id, "topic://t/n/a")).scalableTopicUpdate.HasField("dag")
+    refused = talk.ask(watch(3, "topic://t/n/a")).scalableTopicUpdate
+    assert (refused.session_id, refused.error) == (3, api.TooManyRequests)
+    talk.say(unwatch(1))
+    assert talk.ask(watch(3, "topic://t/n/a")).scalableTopicUpdate.HasField("dag")
+
+
+@pytest.mark.parametrize("before", [lambda talk: None, lambda talk: talk.say(watch(1, "topic://t/n/a"))])
+def test_closing_a_watch_is_silent_and_idempotent(before: Callable[[Talk], object]) -> None:
+    talk = Talk()
+    before(talk)
+    for _ in range(2):
+        assert talk.say(unwatch(1)) == []
+    assert talk.say(unwatch(77)) == []
+    assert not talk.hub.watches
+
+
+def test_end_of_the_connection_drops_its_watches_and_all_that_follows() -> None:
+    talk = Talk()
+    for session_id in range(5):
+        talk.say(watch(session_id, "topic://t/n/a"))
+    talk.dialogue.end()
+    talk.dialogue.end()
+    assert not talk.hub.watches
+    assert talk.say(watch(9, "topic://t/n/a")) == []
+    assert not talk.hub.watches

@@ -1,0 +1,307 @@
+"""The write side of a connection over real sockets: direct sends, what is left over, slow peers, ends."""
+
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import trio
+
+from sessions.counters import CloseReason, Counters
+from sessions.outbox import Outbox, OutboxLimits
+from tests.support.waiting import eventually
+
+FRAME = 200_000  # more than a pair with small buffers takes at once
+
+
+@dataclass
+class Line:
+    """Both ends of a connection with a send buffer of a few kilobytes."""
+
+    ours: socket.socket
+    peer: socket.socket
+    counters: Counters
+
+    def outbox(self, nursery: trio.Nursery, limits: OutboxLimits | None = None) -> Outbox:
+        return Outbox(self.ours, nursery, limits or OutboxLimits(), self.counters)
+
+    def fill(self) -> int:
+        """Send until the socket takes no more; how much that was."""
+        filled = 0
+        while True:
+            try:
+                filled += self.ours.send(b"." * 100_000)
+            except BlockingIOError:
+                return filled
+
+    def take(self, limit: int = 1 << 20) -> bytes:
+        """What has arrived by now, at most `limit` bytes."""
+        taken = b""
+        while len(taken) < limit:
+            try:
+                piece = self.peer.recv(limit - len(taken))
+            except BlockingIOError:
+                break
+            if not piece:
+                break
+            taken += piece
+        return taken
+
+    async def read(self, length: int) -> bytes:
+        taken = b""
+        with trio.fail_after(5):
+            while len(taken) < length:
+                await trio.lowlevel.wait_readable(self.peer)
+                taken += self.take(length - len(taken))
+        return taken
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    ours, peer = socket.socketpair()
+    for sock in (ours, peer):
+        sock.setblocking(False)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    with ours, peer:
+        yield Line(ours, peer, Counters())
+
+
+def state(letter: str, length: int = 8) -> tuple[bytes, bytes]:
+    return b"<", letter.encode() * (length - 2) + b">"
+
+
+async def test_push_to_a_free_socket_is_there_before_any_other_task_runs(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    outbox.push((b"head", b"tail"), 1)
+    outbox.reply(b"reply")
+    assert line.take() == b"headtailreply"
+    assert outbox.queued_bytes == 0
+    assert (line.counters.pushes_direct, line.counters.pushes_queued) == (1, 0)
+
+
+async def test_large_frame_arrives_whole(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    outbox.push(state("a", FRAME), 1)
+    assert 0 < outbox.queued_bytes < FRAME
+    assert line.counters.outbox_bytes == outbox.queued_bytes
+    assert await line.read(FRAME) == b"".join(state("a", FRAME))
+    await outbox.wait_sent()
+    assert (outbox.queued_bytes, line.counters.outbox_bytes) == (0, 0)
+
+
+async def test_large_reply_arrives_whole(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    outbox.reply(b"r" * FRAME)
+    outbox.reply(b"next")
+    assert await line.read(FRAME + 4) == b"r" * FRAME + b"next"
+
+
+async def test_frame_waits_for_the_rest_of_the_begun_one_even_if_the_socket_has_room(
+    line: Line, nursery: trio.Nursery
+) -> None:
+    outbox = line.outbox(nursery)
+    outbox.push(state("a", FRAME), 1)
+    begun = line.take()  # makes room, and the writer had no chance to run yet
+    outbox.push(state("b"), 2)
+    outbox.reply(b"[reply]")
+    rest = await line.read(FRAME + 8 + 7 - len(begun))
+    assert begun + rest == b"".join(state("a", FRAME)) + b"".join(state("b")) + b"[reply]"
+
+
+async def test_slow_peer_keeps_only_the_newest_state_of_each_watch(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    outbox.push(state("a", FRAME), 1)
+    for letter in "bcd":
+        outbox.push(state(letter), 1)
+        outbox.push(state(letter.upper()), 2)
+    assert (line.counters.pushes_queued, line.counters.pushes_replaced) == (3, 4)
+    received = await line.read(FRAME + 16)
+    assert received[FRAME:] == b"".join(state("d") + state("D"))
+    assert line.take() == b""
+
+
+async def test_state_that_the_socket_refused_whole_is_still_replaceable(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    filler = line.fill()
+    outbox.push(state("a"), 1)
+    outbox.push(state("b"), 1)
+    assert (await line.read(filler + 8))[filler:] == b"".join(state("b"))
+
+
+async def test_replies_are_never_dropped(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    outbox.push(state("a", FRAME), 1)
+    expected = b""
+    for number in range(300):
+        outbox.reply(b"%04d" % number)
+        outbox.push(state("b"), 2)
+        expected += b"%04d" % number
+    received = (await line.read(FRAME + 1200 + 8))[FRAME:]
+    assert received.replace(b"".join(state("b")), b"") == expected
+
+
+async def test_closed_watch_gets_no_queued_state(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    outbox.push(state("a", FRAME), 1)
+    outbox.push(state("b"), 2)
+    outbox.push(state("c"), 3)
+    outbox.drop(2)
+    assert line.counters.outbox_bytes == outbox.queued_bytes
+    assert (await line.read(FRAME + 8))[FRAME:] == b"".join(state("c"))
+    assert line.take() == b""
+
+
+async def test_direct_sends_resume_after_the_backlog_is_gone(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    for letter in "ab":
+        outbox.push(state(letter, FRAME), 1)
+        await line.read(FRAME)
+        await outbox.wait_sent()
+        outbox.push(state(letter), 1)
+        assert line.take() == b"".join(state(letter))
+
+
+async def test_dropping_all_that_was_queued_does_not_stall_the_connection(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery, OutboxLimits(stall_limit=0.05))
+    line.fill()
+    outbox.push(state("a"), 1)
+    outbox.drop(1)
+    with trio.fail_after(5):
+        await outbox.wait_sent()
+    assert not outbox.closed
+    assert line.counters.stalls == 0
+
+
+async def test_peer_that_takes_nothing_is_cut(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery, OutboxLimits(stall_limit=0.05))
+    outbox.push(state("a", FRAME), 1)
+    await eventually(lambda: outbox.closed)
+    assert line.counters.stalls == 1
+    assert line.counters.closes[CloseReason.STALLED] == 1
+    assert line.counters.outbox_bytes == 0
+
+
+async def test_peer_that_takes_a_little_now_and_then_is_not_cut(line: Line, nursery: trio.Nursery) -> None:
+    limit = 0.5
+    outbox = line.outbox(nursery, OutboxLimits(stall_limit=limit))
+    outbox.push(state("a", 40_000), 1)
+    started = trio.current_time()
+    taken = b""
+    while trio.current_time() < started + 3 * limit:
+        taken += line.take(1_000)
+        await trio.sleep(limit / 20)
+    assert not outbox.closed
+    taken += await line.read(40_000 - len(taken))
+    assert taken == b"".join(state("a", 40_000))
+
+
+async def test_too_many_waiting_replies_congest_the_connection_until_they_are_read(
+    line: Line, nursery: trio.Nursery
+) -> None:
+    outbox = line.outbox(nursery, OutboxLimits(reply_backlog=10_000))
+    outbox.push(state("a", FRAME), 1)
+    outbox.push(state("b", FRAME), 2)
+    assert not outbox.congested  # states are bounded by themselves
+    replies = 0
+    while not outbox.congested:
+        outbox.reply(b"pong")
+        replies += 1
+    assert replies < 100
+    nursery.start_soon(line.read, 2 * FRAME + 4 * replies)
+    with trio.fail_after(5):
+        await outbox.wait_drained()
+    assert not outbox.congested
+
+
+async def test_closing_wakes_who_waits_for_the_backlog(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery, OutboxLimits(reply_backlog=0))
+    outbox.reply(b"r" * FRAME)
+    outbox.reply(b"more")
+    assert outbox.congested
+    with trio.fail_after(5):
+        async with trio.open_nursery() as waiting:
+            waiting.start_soon(outbox.wait_drained)
+            waiting.start_soon(outbox.wait_sent)
+            await trio.testing.wait_all_tasks_blocked()
+            outbox.close(CloseReason.PEER)
+
+
+async def test_close_wakes_the_parked_writer_and_frees_the_socket(line: Line) -> None:
+    with trio.fail_after(5):
+        async with trio.open_nursery() as writers:  # leaves only when no writer is left
+            outbox = line.outbox(writers)
+            outbox.push(state("a", FRAME), 1)
+            await trio.testing.wait_all_tasks_blocked()
+            outbox.close(CloseReason.PEER)
+    assert line.ours.fileno() == -1
+    assert line.counters.outbox_bytes == 0
+
+
+async def test_writer_that_had_not_started_yet_ends_when_the_connection_is_closed(line: Line) -> None:
+    with trio.fail_after(5):
+        async with trio.open_nursery() as writers:
+            outbox = line.outbox(writers)
+            outbox.push(state("a", FRAME), 1)
+            outbox.close(CloseReason.PEER)
+    assert line.counters.closes[CloseReason.PEER] == 1
+    assert sum(line.counters.closes.values()) == 1
+
+
+async def test_first_reason_of_a_close_counts(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    outbox.close(CloseReason.DEAD)
+    outbox.close(CloseReason.PEER)
+    outbox.push(state("a"), 1)
+    outbox.reply(b"late")
+    outbox.drop(1)
+    assert line.counters.closes[CloseReason.DEAD] == 1
+    assert sum(line.counters.closes.values()) == 1
+    assert line.take() == b""
+
+
+async def test_push_to_a_peer_that_is_gone_closes(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    line.peer.close()
+    outbox.push(state("a"), 1)
+    assert outbox.closed
+    assert line.counters.closes[CloseReason.RESET] == 1
+
+
+async def test_reply_to_a_peer_that_is_gone_closes(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    line.peer.close()
+    outbox.reply(b"reply")
+    assert outbox.closed
+
+
+async def test_peer_that_goes_while_it_is_owed_bytes_closes(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    outbox.push(state("a", FRAME), 1)
+    line.peer.close()
+    await eventually(lambda: outbox.closed)
+    assert line.counters.closes[CloseReason.RESET] == 1
+    assert line.counters.outbox_bytes == 0
+
+
+async def test_cancelled_writer_closes_its_connection(line: Line) -> None:
+    async with trio.open_nursery() as writers:
+        outbox = line.outbox(writers)
+        outbox.push(state("a", FRAME), 1)
+        await trio.testing.wait_all_tasks_blocked()
+        writers.cancel_scope.cancel()
+    assert outbox.closed
+    assert line.counters.closes[CloseReason.SHUTDOWN] == 1
+
+
+async def test_fault_in_the_writer_ends_its_connection_only(
+    line: Line, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with trio.open_nursery() as writers:
+        outbox = line.outbox(writers)
+        outbox.push(state("a", FRAME), 1)
+        monkeypatch.setattr(Outbox, "_send_turn", lambda *_: 1 / 0)
+        line.take()
+        await eventually(lambda: outbox.closed)
+    assert line.counters.errors == 1
+    assert line.counters.closes[CloseReason.ERROR] == 1
+    assert "ZeroDivisionError" in caplog.text
