@@ -1,0 +1,211 @@
+"""What changes a topic: create, split, merge, delete, new properties.
+
+Each is a read, a pure function of `layout`, and one compare-and-set write that the store does whole or not at all. Who
+loses a race decides anew on what the winner wrote, so two splits of one segment end in one split and one refusal.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from layout.errors import LayoutError
+from layout.layouts import Layout
+from layout.records import TopicRecord, decode, encode
+from metadata.errors import NamespaceMissing, TopicMissing, VersionConflict
+from metadata.records import StoredTopic, Version
+from metadata.store import TopicStore
+from protocol.names import TopicName
+
+log = logging.getLogger(__name__)
+Outcome = TypeVar("Outcome")
+
+# Every lost round is somebody else's success, so a caller that loses this often stands behind as many others.
+ATTEMPTS = 20
+
+
+class TransitionError(Exception):
+    """Base of the refusals that are decided here rather than by the layout or the store."""
+
+    http_status = 412
+
+
+class PreconditionFailed(TransitionError):
+    """The caller named the version it saw, and the record has moved on."""
+
+
+class TooManySegments(TransitionError):
+    """The record would grow past its bound."""
+
+
+class InvalidProperties(TransitionError):
+    """Properties past their bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """What one topic's record may hold.
+
+    Sealed segments count: they stay in the record until they are pruned, and it is the record that every transition
+    rewrites and every watcher is sent.
+    """
+
+    max_segments: int = 1024
+    max_properties: int = 64
+    max_property_size: int = 1024
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Transitions:
+    """The writers of topic records, safe to call from many tasks and many nodes at once."""
+
+    def __init__(
+        self,
+        store: TopicStore,
+        limits: TopicLimits,
+        *,
+        auto_create: bool = True,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._auto_create = auto_create
+        self._now_ms = now_ms
+
+    async def create(self, topic: TopicName, segments: int, properties: Mapping[str, str] | None = None) -> StoredTopic:
+        """Make a topic of so many equal segments; its namespace too, unless auto-creation is off."""
+        topic.check_creatable()
+        self._check_segments(topic, segments)
+        chosen = self._checked(properties or {})
+        now_ms = self._now_ms()
+        layout = Layout.create(segments, now_ms)
+        value = encode(TopicRecord(layout=layout, properties=chosen))
+        await self._provide_namespace(topic)
+        version = await self._store.create(topic, value, _descriptors(layout))
+        return StoredTopic(topic, value, version, ctime_ms=now_ms, mtime_ms=now_ms)
+
+    async def split(self, topic: TopicName, segment_id: int, if_match: Version | None = None) -> StoredTopic:
+        """Seal one active segment and put two in its place."""
+        return await self._rewrite(topic, if_match, lambda layout, now: layout.split(segment_id, now))
+
+    async def merge(self, topic: TopicName, first: int, second: int, if_match: Version | None = None) -> StoredTopic:
+        """Seal two adjacent active segments and put one in their place."""
+        return await self._rewrite(topic, if_match, lambda layout, now: layout.merge(first, second, now))
+
+    async def update_properties(
+        self, topic: TopicName, properties: Mapping[str, str], if_match: Version | None = None
+    ) -> StoredTopic:
+        """Replace all properties; the layout and its epoch stay."""
+        chosen = self._checked(properties)
+
+        async def write(stored: StoredTopic) -> StoredTopic:
+            value = encode(decode(stored.value).with_properties(chosen))
+            version = await self._store.replace(topic, stored.version, value)
+            return replace(stored, value=value, version=version, mtime_ms=self._now_ms())
+
+        return await self._contend(topic, if_match, write)
+
+    async def delete(self, topic: TopicName, if_match: Version | None = None) -> None:
+        """Remove the record; what its segments hold is left to the store's garbage list."""
+
+        async def write(stored: StoredTopic) -> None:
+            try:
+                segments = _descriptors(decode(stored.value).layout)
+            except LayoutError as error:
+                # A record that nobody can read must not be one that nobody can remove.
+                log.warning("deleting %s without its segments, its record is damaged: %s", topic, error)
+                segments = ()
+            await self._store.delete(topic, stored.version, segments)
+
+        await self._contend(topic, if_match, write)
+
+    async def _rewrite(
+        self, topic: TopicName, if_match: Version | None, change: Callable[[Layout, int], Layout]
+    ) -> StoredTopic:
+        now_ms = self._now_ms()
+
+        async def write(stored: StoredTopic) -> StoredTopic:
+            record = decode(stored.value)
+            layout = change(record.layout, now_ms)
+            self._check_segments(topic, len(layout.segments))
+            value = encode(record.with_layout(layout))
+            created, sealed = _difference(record.layout, layout)
+            version = await self._store.replace(topic, stored.version, value, created=created, sealed=sealed)
+            return replace(stored, value=value, version=version, mtime_ms=now_ms)
+
+        return await self._contend(topic, if_match, write)
+
+    async def _contend(
+        self,
+        topic: TopicName,
+        if_match: Version | None,
+        write: Callable[[StoredTopic], Awaitable[Outcome]],
+    ) -> Outcome:
+        """Read and write until nobody was faster; a caller that named its version gets one try."""
+        first: Version | None = None
+        for _ in range(ATTEMPTS):
+            stored = await self._store.get(topic)
+            if stored is None:
+                raise TopicMissing(f"Scalable topic not found: {topic}. Create it first.")
+            if if_match is not None and stored.version != if_match:
+                raise PreconditionFailed(
+                    f"{topic} is at version {stored.version.etag}, not {if_match.etag}: read it again."
+                )
+            first = first or stored.version
+            if stored.version.incarnation != first.incarnation:
+                # The segment ids that the caller meant belong to the topic that is gone.
+                raise VersionConflict(f"{topic} was deleted and created again meanwhile: look at it, then retry.")
+            try:
+                return await write(stored)
+            except VersionConflict:
+                continue
+        raise VersionConflict(f"{topic} was changed by others {ATTEMPTS} times meanwhile: try again.")
+
+    async def _provide_namespace(self, topic: TopicName) -> None:
+        namespace = topic.namespace_name
+        if self._auto_create:
+            await self._store.ensure_namespace(namespace)
+        elif await self._store.get_namespace(namespace) is None:
+            raise NamespaceMissing(f"Namespace does not exist: {namespace}. Create it first.")
+
+    def _check_segments(self, topic: TopicName, count: int) -> None:
+        limit = self._limits.max_segments
+        if count > limit:
+            raise TooManySegments(
+                f"{topic} would have {count} segments, sealed ones included, and the limit is {limit}:"
+                " use fewer, or raise the server's max_segments."
+            )
+
+    def _checked(self, properties: Mapping[str, str]) -> dict[str, str]:
+        limits = self._limits
+        if len(properties) > limits.max_properties:
+            raise InvalidProperties(
+                f"A topic has at most {limits.max_properties} properties, got {len(properties)}: leave some out."
+            )
+        for key, value in properties.items():
+            if not key:
+                raise InvalidProperties("A property needs a name: the empty one cannot be used.")
+            size = len(key.encode()) + len(value.encode())
+            if size > limits.max_property_size:
+                raise InvalidProperties(
+                    f"Property {key[:64]!r} takes {size} bytes with its value, and the limit is"
+                    f" {limits.max_property_size}: make it shorter."
+                )
+        return dict(properties)
+
+
+def _descriptors(layout: Layout) -> tuple[str, ...]:
+    return tuple(segment.descriptor for segment in layout.segments.values())
+
+
+def _difference(before: Layout, after: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The descriptors of the segments that a transition made, and of those that it sealed."""
+    created = tuple(s.descriptor for i, s in after.segments.items() if i not in before.segments)
+    sealed = tuple(s.descriptor for i, s in before.segments.items() if s.is_active and not after.segments[i].is_active)
+    return created, sealed
