@@ -1,0 +1,128 @@
+"""A thin client of the admin API; whatever goes wrong is an AdminError with a sentence for the user."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from urllib.parse import quote
+
+import httpx
+
+if TYPE_CHECKING:
+    from protocol.names import NamespaceName, TopicName
+
+_TIMEOUT = 10.0
+# A proxy of the environment cannot reach the loopback of this machine, so it is not asked to.
+_LOOPBACK = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
+
+
+class AdminError(Exception):
+    """The admin API did not do it; `status` is its HTTP status, 0 when there was no answer."""
+
+    def __init__(self, sentence: str, status: int = 0) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class AdminClient:
+    """Blocking calls, one per admin operation; a context manager that closes its connections."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        if not self.url.startswith(("http://", "https://")):
+            raise AdminError(f'The admin URL "{url}" cannot be used: give one like http://127.0.0.1:8080.')
+        self._client = httpx.Client(timeout=_TIMEOUT, follow_redirects=True, mounts=_LOOPBACK)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def list_topics(self, namespace: NamespaceName, properties: Mapping[str, str]) -> list[str]:
+        filters = [("property", f"{key}={value}") for key, value in properties.items()]
+        path = f"/admin/v2/scalable/{_part(namespace.tenant)}/{_part(namespace.namespace)}"
+        answer = self._call("GET", path, params=filters)
+        try:
+            names = json.loads(answer)
+        except ValueError:
+            names = None
+        if not isinstance(names, list):
+            raise AdminError(f"{self.url} answered with something that is no list of topics: is it a Vela?")
+        return [str(name) for name in names]
+
+    def create_topic(self, topic: TopicName, segments: int, properties: Mapping[str, str]) -> None:
+        self._call("PUT", _topic(topic), params=[("numInitialSegments", str(segments))], body=properties)
+
+    def get_topic(self, topic: TopicName) -> bytes:
+        """The topic's record, as Pulsar writes it in JSON."""
+        return self._call("GET", _topic(topic))
+
+    def delete_topic(self, topic: TopicName) -> None:
+        self._call("DELETE", _topic(topic))
+
+    def split(self, topic: TopicName, segment: int) -> None:
+        self._call("POST", f"{_topic(topic)}/split/{segment}")
+
+    def merge(self, topic: TopicName, first: int, second: int) -> None:
+        self._call("POST", f"{_topic(topic)}/merge/{first}/{second}")
+
+    def check_ready(self) -> None:
+        """Raises AdminError with the server's reason while it is not ready."""
+        self._call("GET", "/readyz")
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Sequence[tuple[str, str]] = (),
+        body: Mapping[str, str] | None = None,
+    ) -> bytes:
+        try:
+            response = self._client.request(
+                method, f"{self.url}{path}", params=list(params) or None, json=dict(body) if body else None
+            )
+        except httpx.ConnectError:
+            raise AdminError(
+                f"no Vela answers at {self.url}: start one with `make serve` or pass --admin-url"
+            ) from None
+        except httpx.TimeoutException:
+            raise AdminError(
+                f"{self.url} gave no answer within {_TIMEOUT:g} s: look at its log, or run `vela doctor`"
+            ) from None
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError):
+            raise AdminError(
+                f'The admin URL "{self.url}" cannot be used: give one like http://127.0.0.1:8080.'
+            ) from None
+        except httpx.HTTPError as error:
+            raise AdminError(f"The call to {self.url} failed: {error or type(error).__name__}.") from None
+        if response.is_success:
+            return response.content
+        raise AdminError(_reason(response) or self._strange(response), response.status_code)
+
+    def _strange(self, response: httpx.Response) -> str:
+        return f"{self.url} answered {response.status_code} without a reason: is it the admin URL of a Vela server?"
+
+
+def _topic(topic: TopicName) -> str:
+    parts = (topic.tenant, topic.namespace, topic.local)
+    return "/admin/v2/scalable/" + "/".join(_part(part) for part in parts)
+
+
+def _part(text: str) -> str:
+    # `.` and `..` would be resolved away on the way, and the request would hit the parent.
+    return text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="")
+
+
+def _reason(response: httpx.Response) -> str | None:
+    try:
+        answer = json.loads(response.content)
+    except ValueError:
+        return None
+    reason = answer.get("reason") if isinstance(answer, dict) else None
+    return reason if isinstance(reason, str) else None

@@ -1,0 +1,228 @@
+"""`vela topics …`: create, inspect, split, merge, draw and delete topics through the admin API."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.cli.options import (
+    DEFAULT_ADMIN_URL,
+    AdminUrl,
+    Json,
+    Properties,
+    Topic,
+    parse_namespace,
+    parse_properties,
+    parse_topic,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from gateway.admin_client import AdminClient
+    from layout.layouts import Layout
+    from layout.records import TopicRecord
+    from layout.segments import Segment
+    from protocol.names import TopicName
+
+app = typer.Typer(no_args_is_help=True, help="Create, inspect, split, merge and delete scalable topics.")
+
+_RING = 0x10000
+
+
+@app.command()
+def create(
+    topic: Topic,
+    segments: Annotated[
+        int, typer.Option("--segments", "-s", min=1, metavar="N", help="How many segments to start with.")
+    ] = 1,
+    properties: Properties = None,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Create a topic."""
+    name = parse_topic(topic)
+    given = parse_properties(properties)
+    with _client(admin_url) as client:
+        client.create_topic(name, segments, given)
+    print(f"Created {name} with {segments} segment{'s' if segments > 1 else ''}.")
+
+
+@app.command("list")
+def list_topics(
+    namespace: Annotated[
+        str, typer.Argument(metavar="[NAMESPACE]", help="As tenant/namespace.", show_default=True)
+    ] = "public/default",
+    properties: Properties = None,
+    as_json: Json = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """List the topics of a namespace, one per line; with --property only those that have all of them."""
+    name = parse_namespace(namespace)
+    given = parse_properties(properties)
+    with _client(admin_url) as client:
+        names = client.list_topics(name, given)
+    if as_json:
+        print(json.dumps(names, indent=2, ensure_ascii=False))
+    else:
+        for found in names:
+            print(found)
+
+
+@app.command()
+def get(topic: Topic, as_json: Json = False, admin_url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
+    """Show a topic's layout and properties."""
+    name = parse_topic(topic)
+    with _client(admin_url) as client:
+        content = client.get_topic(name)
+    record = _decode(content)
+    if as_json:
+        print(json.dumps(json.loads(content), indent=2, ensure_ascii=False))
+    else:
+        _print_rich(_overview(name, record), _segment_table(record.layout))
+
+
+@app.command()
+def split(
+    topic: Topic,
+    segment: Annotated[int, typer.Argument(metavar="SEGMENT", min=0, help="The id of an active segment.")],
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Seal a segment and let two new ones take over its halves."""
+    name = parse_topic(topic)
+    with _client(admin_url) as client:
+        client.split(name, segment)
+        children = _children(client, name, segment)
+    print(f"Split segment {segment} of {name}{children}.")
+
+
+@app.command()
+def merge(
+    topic: Topic,
+    first: Annotated[int, typer.Argument(metavar="A", min=0, help="The id of an active segment.")],
+    second: Annotated[int, typer.Argument(metavar="B", min=0, help="The id of its neighbour.")],
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Seal two neighbouring segments and let one new one take over both ranges."""
+    name = parse_topic(topic)
+    with _client(admin_url) as client:
+        client.merge(name, first, second)
+        children = _children(client, name, first)
+    print(f"Merged segments {first} and {second} of {name}{children}.")
+
+
+@app.command()
+def delete(topic: Topic, admin_url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
+    """Delete a topic with all its segments."""
+    name = parse_topic(topic)
+    with _client(admin_url) as client:
+        client.delete_topic(name)
+    print(f"Deleted {name}.")
+
+
+@app.command()
+def graph(
+    topic: Topic,
+    dot: Annotated[bool, typer.Option("--dot", help="Print Graphviz DOT.")] = False,
+    svg: Annotated[bool, typer.Option("--svg", help="Print an SVG picture.")] = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid diagram.")] = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Draw how a topic's segments came from one another, in the terminal or as a picture."""
+    if dot + svg + mermaid > 1:
+        raise typer.BadParameter("give only one of them.", param_hint="--dot, --svg, --mermaid")
+    from gateway.cli import graph as drawings
+
+    name = parse_topic(topic)
+    with _client(admin_url) as client:
+        layout = _decode(client.get_topic(name)).layout
+    if dot or svg or mermaid:
+        draw = drawings.to_dot if dot else drawings.to_svg if svg else drawings.to_mermaid
+        drawing = draw(layout, str(name))
+    else:
+        width = get_terminal_size(fallback=(100, 24)).columns
+        color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        drawing = drawings.draw_text(layout, str(name), width=width, color=color)
+    print(drawing, end="" if drawing.endswith("\n") else "\n")
+
+
+def _client(url: str) -> AdminClient:
+    # httpx takes longer to import than all of the command line does.
+    from gateway.admin_client import AdminClient
+
+    return AdminClient(url)
+
+
+def _decode(content: bytes) -> TopicRecord:
+    from layout.records import decode
+
+    return decode(content)
+
+
+def _children(client: AdminClient, topic: TopicName, segment: int) -> str:
+    """What came of a segment, as ` into 3 and 4`; empty if somebody deleted the topic in the meantime."""
+    from gateway.admin_client import AdminError
+
+    try:
+        sealed = _decode(client.get_topic(topic)).layout.segments.get(segment)
+    except AdminError:
+        return ""
+    return f" into {_ids(sealed.child_ids, ' and ')}" if sealed and sealed.child_ids else ""
+
+
+def _overview(name: TopicName, record: TopicRecord) -> RenderableType:
+    from rich.text import Text
+
+    from gateway.cli.graph_words import printable
+
+    layout = record.layout
+    active = sum(segment.is_active for segment in layout.segments.values())
+    text = Text(f"{printable(str(name))}\n", style="bold")
+    text.append(f"epoch {layout.epoch}, {active} active and {len(layout.segments) - active} sealed segments", "dim")
+    for key, value in sorted(record.properties.items()):
+        text.append(f"\n{printable(key)}", "cyan").append(f" = {printable(value)}", "default")
+    return text
+
+
+def _segment_table(layout: Layout) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("segment", "range", "share", "state", "from", "into", "since epoch", "created"):
+        table.add_column(heading, justify="right" if heading in ("segment", "share", "since epoch") else "left")
+    for segment in layout.segments.values():
+        table.add_row(*_segment_cells(segment), style=None if segment.is_active else "dim")
+    return table
+
+
+def _segment_cells(segment: Segment) -> tuple[str, ...]:
+    share = (segment.range.end - segment.range.start + 1) / _RING
+    created = datetime.fromtimestamp(segment.created_at_ms / 1_000, UTC)
+    return (
+        str(segment.segment_id),
+        str(segment.range),
+        f"{share:.2%}",
+        segment.state.lower(),
+        _ids(segment.parent_ids),
+        _ids(segment.child_ids),
+        str(segment.created_at_epoch),
+        created.strftime("%Y-%m-%d %H:%M:%SZ"),
+    )
+
+
+def _ids(ids: tuple[int, ...], separator: str = ", ") -> str:
+    return separator.join(map(str, ids))
+
+
+def _print_rich(*parts: RenderableType) -> None:
+    from rich.console import Console
+
+    # A pipe has no width; the table must not be cut to a guessed one.
+    console = Console() if sys.stdout.isatty() else Console(width=1_000, no_color=True)
+    for part in parts:
+        console.print(part, highlight=False)

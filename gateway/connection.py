@@ -1,0 +1,181 @@
+"""One client connection: reads its socket, cuts the bytes into frames and hands them to the dialogue. Whatever
+goes wrong on it ends this connection and no other.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from gateway.keepalive import Roster
+from protocol.framing import FRAME_PADDING, BadFrame, FrameDecoder
+from sessions.counters import CloseReason, Counters
+from sessions.dialogue import PING, Dialogue, State, Terms, Watches
+from sessions.errors import Violation
+from sessions.outbox import Outbox, OutboxLimits
+
+log = logging.getLogger(__name__)
+
+# What a stranger may make us hold before it has said CONNECT.
+HANDSHAKE_FRAME_LIMIT = 16 * 1024
+# Frames handled before other tasks run: a full buffer of PINGs would take tens of milliseconds.
+FRAMES_PER_TURN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What all connections of a listener share.
+
+    `nursery` runs their readers and writers. `buffer` is where every one of them receives: reading and cutting
+    into frames are one step without an await, so nobody else's bytes can get in between.
+    """
+
+    nursery: trio.Nursery
+    watches: Watches[Any]
+    terms: Terms
+    outbox_limits: OutboxLimits
+    counters: Counters
+    roster: Roster
+    buffer: memoryview
+
+
+class Connection:
+    """The read side of a connection and the owner of all the rest of it."""
+
+    __slots__ = (
+        "_awaiting_life",
+        "_decoder",
+        "_dialogue",
+        "_paused",
+        "_service",
+        "_settled",
+        "_sock",
+        "outbox",
+    )
+
+    def __init__(self, sock: socket.socket, service: Service) -> None:
+        self._sock = sock
+        self._service = service
+        self.outbox = Outbox(sock, service.nursery, service.outbox_limits, service.counters)
+        self._dialogue: Dialogue[Any] = Dialogue(self.outbox, service.watches, service.terms, service.counters)
+        self._decoder = FrameDecoder(HANDSHAKE_FRAME_LIMIT - FRAME_PADDING)
+        self._settled = False  # CONNECT was accepted
+        self._awaiting_life = False  # nothing heard since our last PING
+        self._paused = False  # not reading, because too many replies wait
+
+    def start(self) -> None:
+        self._service.counters.connections += 1
+        self._service.roster.add(self, trio.current_time())
+        self._service.nursery.start_soon(self.run)
+
+    def close(self, reason: CloseReason) -> None:
+        self.outbox.close(reason)
+
+    def beat(self) -> None:
+        """A keep-alive interval has passed: cut a peer that was silent since the last PING, else ask again."""
+        if self._paused:
+            # Its signs of life wait unread, by our own decision. If it is dead the stall limit ends it.
+            return
+        if self._awaiting_life:
+            # After the whole process was held up, this may run before the answer that lies there is read.
+            if not self._has_unread():
+                self.close(CloseReason.DEAD)
+        elif self._dialogue.peer_version >= 1:  # older clients do not know PING
+            self._awaiting_life = True
+            self.outbox.reply(PING)
+
+    async def run(self) -> None:
+        """Serve the connection until it ends. Only cancellation gets out of here."""
+        try:
+            while not self.outbox.closed:
+                await trio.lowlevel.wait_readable(self._sock)
+                if received := self._receive():
+                    await self._handle(received)
+        except trio.ClosedResourceError:
+            pass  # closed by somebody else while we waited
+        except BadFrame as error:
+            self._refuse(error, error.kind, CloseReason.BAD_FRAME)
+        except Violation as error:
+            self._refuse(error, error.kind, CloseReason.PROTOCOL)
+        except Exception:
+            self._fail("serving the connection failed")
+        finally:
+            self.close(CloseReason.SHUTDOWN)
+            self._leave()
+
+    def _receive(self) -> memoryview | None:
+        """What the socket has for us, in the shared buffer: to be used before the next await."""
+        buffer = self._service.buffer
+        try:
+            length = self._sock.recv_into(buffer)
+        except BlockingIOError:
+            return None
+        except OSError:
+            self.close(CloseReason.RESET)
+            return None
+        if length == 0:
+            self.close(CloseReason.PEER)
+        return buffer[:length]
+
+    async def _handle(self, received: memoryview) -> None:
+        bad: BadFrame | None = None
+        try:
+            frames = self._decoder.receive(received)
+        except BadFrame as error:
+            frames, bad = error.preceding, error
+        if frames:
+            self._awaiting_life = False
+        for count, frame in enumerate(frames, start=1):
+            self._dialogue.receive(frame)
+            if not self._settled and self._dialogue.state is State.CONNECTED:
+                self._settle()
+            if self.outbox.congested:
+                self._paused = True
+                await self.outbox.wait_drained()
+                self._paused = False
+            elif count % FRAMES_PER_TURN == 0:
+                await trio.lowlevel.checkpoint()
+            if self.outbox.closed:
+                return
+        if bad is not None:
+            raise bad
+
+    def _settle(self) -> None:
+        self._settled = True
+        self._decoder.max_message_size = self._service.terms.max_message_size
+        self._service.roster.settle(self, trio.current_time())
+
+    def _refuse(self, error: Exception, kind: str, reason: CloseReason) -> None:
+        self._service.counters.count_bad_frame(kind)
+        log.warning("closing the connection from %s: %s", self._peer_name(), error)
+        self.close(reason)
+
+    def _fail(self, what: str) -> None:
+        self._service.counters.errors += 1
+        log.exception("%s, from %s", what, self._peer_name())
+        self.close(CloseReason.ERROR)
+
+    def _leave(self) -> None:
+        self._service.roster.discard(self)
+        self._service.counters.connections -= 1
+        try:
+            self._dialogue.end()
+        except Exception:
+            self._fail("ending the watches of a connection failed")
+
+    def _has_unread(self) -> bool:
+        try:
+            return bool(self._sock.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    def _peer_name(self) -> str:
+        try:
+            host, port = self._sock.getpeername()[:2]
+        except OSError:
+            return "a peer that is gone"
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,1 @@
+"""The admin API, health and metrics over HTTP."""

@@ -1,0 +1,118 @@
+"""The admin API put together: routes, the OpenAPI document, and one table from errors to answers."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import Any
+
+from litestar import Litestar, MediaType, Response, Router
+from litestar.connection import ASGIConnection
+from litestar.di import Provide
+from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
+from litestar.handlers import BaseRouteHandler
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.plugins import PluginProtocol
+from litestar.plugins.core import MsgspecDIPlugin
+from litestar.types import ASGIApp
+
+from controller.transitions import TransitionError
+from gateway.http.admission import Admission
+from gateway.http.health import HealthRoutes
+from gateway.http.namespaces import NamespaceRoutes
+from gateway.http.parameters import AnyRequest
+from gateway.http.ports import AdminPorts
+from gateway.http.raw_path import DecodedParameters, RawPathRouting
+from gateway.http.refusals import RequestError, retry_headers
+from gateway.http.schemas import Reason
+from gateway.http.topics import TopicRoutes
+from layout.errors import LayoutError
+from metadata.errors import StoreError
+from protocol.errors import ProtocolError
+
+log = logging.getLogger(__name__)
+
+OPENAPI_PATH = "/openapi.json"
+TypedError = ProtocolError | LayoutError | StoreError | TransitionError | RequestError
+
+
+class _LeanLitestar(Litestar):
+    """Without the plugin for pydantic, which some other package brings along: importing it takes 0.2 s of the start."""
+
+    @staticmethod
+    def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
+        return [*plugins, MsgspecDIPlugin()]
+
+
+def build_app(ports: AdminPorts) -> ASGIApp:
+    """The whole API as one ASGI application over what the node hands in."""
+    app = _LeanLitestar(
+        [TopicRoutes, NamespaceRoutes, HealthRoutes],
+        dependencies={"ports": Provide(lambda: ports, sync_to_thread=False)},
+        middleware=[DecodedParameters],
+        exception_handlers={
+            **dict.fromkeys(TypedError.__args__, answer_typed),
+            HTTPException: answer_framework,
+            Exception: answer_unexpected,
+        },
+        openapi_config=OpenAPIConfig(
+            title="Vela admin API",
+            version="v2",
+            use_handler_docstrings=True,
+            openapi_router=Router(OPENAPI_PATH, route_handlers=[], guards=[only_the_document], include_in_schema=False),
+            render_plugins=[JsonRenderPlugin(path="/", media_type=MediaType.JSON)],
+        ),
+        # `Admission` has bounded the body already.
+        request_max_body_size=None,
+        logging_config=None,
+        debug=False,
+        pdb_on_exception=False,
+    )
+    return Admission(RawPathRouting(app), ports.admission)
+
+
+def only_the_document(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+    """The framework puts pages of its own below the document, with HTML for what it does not know."""
+    if connection.scope["path"] != OPENAPI_PATH:
+        raise NotFoundException
+
+
+def answer_typed(_: AnyRequest, error: TypedError) -> Response[Reason]:
+    status = error.http_status
+    if status == 500:
+        log.error("a request failed: %s", error, exc_info=error)
+    return _answer(status, str(error))
+
+
+def answer_framework(request: AnyRequest, error: HTTPException) -> Response[Reason]:
+    match error:
+        case NotFoundException():
+            return _answer(404, f"There is nothing at this path: see {OPENAPI_PATH} for those there are.")
+        case MethodNotAllowedException():
+            allowed = _allowed((error.headers or {}).get("allow", ""))
+            reason = f"{request.method.upper()} is not possible here: use {allowed}."
+            return _answer(405, reason, {"allow": allowed})
+        case _:
+            return _answer(error.status_code, error.detail, error.headers)
+
+
+def answer_unexpected(request: AnyRequest, error: Exception) -> Response[Reason]:
+    request_id = secrets.token_hex(6)
+    log.error("request %s, %s %s, failed", request_id, request.method, request.scope["path"], exc_info=error)
+    return _answer(500, f"Something went wrong in the server; its log has more under request {request_id}.")
+
+
+def _answer(status: int, reason: str, headers: dict[str, str] | None = None) -> Response[Reason]:
+    return Response(
+        Reason(reason),
+        status_code=status,
+        media_type=MediaType.JSON,
+        headers=(headers or {}) | retry_headers(status),
+    )
+
+
+def _allowed(methods: str) -> str:
+    """As `RawPathRouting` has it: no OPTIONS, and HEAD wherever there is GET."""
+    allowed = set(methods.split(", ")) - {"OPTIONS"}
+    return ", ".join(sorted(allowed | {"HEAD"} if "GET" in allowed else allowed))

@@ -1,0 +1,117 @@
+"""Namespaces over HTTP, and the tenants and the cluster as far as Pulsar's tools ask for them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from litestar import Controller, MediaType, Response, delete, get, put
+from litestar.params import FromPath
+
+from gateway.http.documentation import ANY_MAP, SWITCH, answer, described, query, refusals
+from gateway.http.parameters import AnyRequest, json_object, switch
+from gateway.http.ports import AdminPorts, Ports
+from gateway.http.schemas import TenantInfo
+from metadata.errors import NamespaceMissing, NamespaceNotEmpty, TopicMissing
+from protocol.names import NamespaceName, TopicName
+
+# Somebody who keeps creating topics can keep a namespace alive; more rounds would not change that.
+EMPTYING_ROUNDS: Final = 3
+
+NAMESPACE: Final = "/namespaces/{tenant:str}/{namespace:str}"
+
+_policies_body: msgspec.json.Decoder[dict[str, Any] | None] = msgspec.json.Decoder(dict[str, Any] | None)
+
+
+class UnknownTenant(NamespaceMissing):
+    """A tenant is there while it has a namespace."""
+
+
+class NamespaceRoutes(Controller):
+    path = "/admin/v2"
+    tags = ("namespaces",)
+
+    @get("/namespaces/{tenant:str}", summary="List the namespaces of a tenant", responses=refusals(404))
+    async def list_namespaces(self, ports: Ports, tenant: FromPath[str]) -> list[str]:
+        return [str(name) for name in await _namespaces_of(ports, tenant)]
+
+    @get(
+        NAMESPACE,
+        summary="Read the policies of a namespace",
+        responses=refusals(404, 412) | {200: answer(dict[str, Any], "The policies.")},
+    )
+    async def read_namespace(self, ports: Ports, tenant: FromPath[str], namespace: FromPath[str]) -> Response[bytes]:
+        name = NamespaceName(tenant, namespace)
+        policies = await ports.store.get_namespace(name)
+        if policies is None:
+            raise NamespaceMissing(f"Namespace does not exist: {name}. Create it first.")
+        return Response(policies, media_type=MediaType.JSON)
+
+    @put(
+        NAMESPACE,
+        status_code=204,
+        summary="Create a namespace",
+        responses=refusals(409, 412, 507),
+        operation_class=described(body=ANY_MAP),
+    )
+    async def create_namespace(
+        self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str]
+    ) -> None:
+        """The body is kept as its policies."""
+        name = NamespaceName(tenant, namespace)
+        policies = await json_object(request, _policies_body)
+        await ports.store.create_namespace(name, msgspec.json.encode(policies))
+
+    @delete(
+        NAMESPACE,
+        status_code=204,
+        summary="Delete a namespace",
+        responses=refusals(404, 409, 412),
+        operation_class=described(parameters=[query("force", SWITCH, "Delete its topics first.")]),
+    )
+    async def delete_namespace(
+        self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str]
+    ) -> None:
+        name = NamespaceName(tenant, namespace)
+        if not switch(request, "force"):
+            await ports.store.delete_namespace(name)
+            return
+        if await ports.store.get_namespace(name) is None:
+            raise NamespaceMissing(f"Namespace does not exist: {name}.")
+        for _ in range(EMPTYING_ROUNDS):
+            await _delete_topics(ports, name)
+            try:
+                await ports.store.delete_namespace(name)
+            except NamespaceNotEmpty:
+                continue
+            return
+        raise NamespaceNotEmpty(f"Topics keep being created in {name}: stop who creates them, then try again.")
+
+    @get("/tenants", summary="List the tenants", responses=refusals())
+    async def list_tenants(self, ports: Ports) -> list[str]:
+        return sorted({name.tenant for name in await ports.store.list_namespaces()})
+
+    @get("/tenants/{tenant:str}", summary="Read a tenant", responses=refusals(404))
+    async def read_tenant(self, ports: Ports, tenant: FromPath[str]) -> TenantInfo:
+        await _namespaces_of(ports, tenant)
+        return TenantInfo(admin_roles=[], allowed_clusters=[ports.cluster])
+
+    @get("/clusters", summary="List the clusters", responses=refusals())
+    async def list_clusters(self, ports: Ports) -> list[str]:
+        """One: Vela has no geo-replication."""
+        return [ports.cluster]
+
+
+async def _namespaces_of(ports: AdminPorts, tenant: str) -> list[NamespaceName]:
+    found = await ports.store.list_namespaces(tenant)
+    if not found:
+        raise UnknownTenant(f"Tenant does not exist: {tenant[:80]!a}. It comes with its first namespace.")
+    return found
+
+
+async def _delete_topics(ports: AdminPorts, name: NamespaceName) -> None:
+    for local in await ports.store.list_topics(name):
+        try:
+            await ports.transitions.delete(TopicName.scalable(name.tenant, name.namespace, local))
+        except TopicMissing:
+            pass  # somebody else was faster, and that is what was asked for

@@ -1,0 +1,69 @@
+"""Refusals of a request before it reaches the domain, and the one shape in which any refusal is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from litestar.types import Send
+
+from gateway.http.schemas import Reason
+
+Header = tuple[bytes, bytes]
+
+
+class RequestError(Exception):
+    """Base of what is wrong with a request as such."""
+
+    http_status = 400
+
+
+class BadRequest(RequestError):
+    """Not what it claims to be: broken encoding, broken JSON."""
+
+
+class UnknownPath(RequestError):
+    """There is nothing at this path."""
+
+    http_status = 404
+
+
+class InvalidParameter(RequestError):
+    """A query parameter or header that cannot be used; 412 as Pulsar answers it."""
+
+    http_status = 412
+
+
+class SlowBody(RequestError):
+    """The body did not arrive in time."""
+
+    http_status = 408
+
+
+class BodyTooLarge(RequestError):
+    """The body is past its bound."""
+
+    http_status = 413
+
+
+class Overloaded(RequestError):
+    """More requests than the node works on at the same time, or one that took too long."""
+
+    http_status = 503
+
+
+def retry_headers(status: int) -> dict[str, str]:
+    """A 503 of ours is always about the moment, never about the request."""
+    return {"retry-after": "1"} if status == 503 else {}
+
+
+async def send_refusal(send: Send, error: RequestError) -> None:
+    """Answer below the framework, where there is no response object."""
+    body = msgspec.json.encode(Reason(str(error)))
+    headers: Iterable[Header] = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        *((name.encode(), value.encode()) for name, value in retry_headers(error.http_status).items()),
+    ]
+    await send({"type": "http.response.start", "status": error.http_status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,197 @@
+"""Scalable topics over HTTP: list, create, read, delete, split and merge."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from litestar import Controller, MediaType, Response, delete, get, post, put
+from litestar.params import FromPath
+
+from gateway.http.documentation import (
+    ETAG,
+    IF_MATCH,
+    INTEGER,
+    STRING_MAP,
+    STRINGS,
+    SWITCH,
+    answer,
+    described,
+    query,
+    refusals,
+)
+from gateway.http.parameters import (
+    AnyRequest,
+    expected_version,
+    json_object,
+    property_filters,
+    switch,
+    whole_number,
+)
+from gateway.http.ports import Ports
+from gateway.http.schemas import ScalableTopicMetadata
+from layout.errors import InvalidRecord
+from metadata.errors import TopicMissing
+from metadata.records import StoredTopic
+from metadata.store import TopicStore
+from protocol.names import TOPIC as SCHEME
+from protocol.names import NamespaceName, TopicName
+
+# Between two slices everybody else on the loop gets a turn.
+SLICE: Final = 100
+
+NAMESPACE: Final = "/{tenant:str}/{namespace:str}"
+TOPIC: Final = "/{tenant:str}/{namespace:str}/{topic:str}"
+
+
+class _Properties(msgspec.Struct):
+    """The part of a record that filters look at; reading the rest would cost ten times as much."""
+
+    properties: dict[str, str] | None = None
+
+
+_properties_of = msgspec.json.Decoder(_Properties)
+
+
+_properties_body: msgspec.json.Decoder[dict[str, str] | None] = msgspec.json.Decoder(dict[str, str] | None)
+
+
+class TopicRoutes(Controller):
+    path = "/admin/v2/scalable"
+    tags = ("scalable topics",)
+
+    @get(
+        NAMESPACE,
+        summary="List the topics of a namespace",
+        responses=refusals(412),
+        operation_class=described(
+            parameters=[query("property", STRINGS, "key=value; only topics that have all of them.")]
+        ),
+    )
+    async def list_topics(
+        self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str]
+    ) -> list[str]:
+        """The full names, sorted; a namespace that does not exist has none."""
+        filters = property_filters(request)
+        name = NamespaceName(tenant, namespace)
+        found = await ports.store.list_topics(name)
+        if filters:
+            found = await _with_properties(ports.store, name, found, filters)
+        return [f"{SCHEME}://{name}/{local}" for local in found]
+
+    @put(
+        TOPIC,
+        status_code=204,
+        summary="Create a topic",
+        responses=refusals(404, 409, 412, 507),
+        response_headers=[ETAG],
+        operation_class=described(
+            parameters=[query("numInitialSegments", INTEGER, "How many equal segments it starts with.")],
+            body=STRING_MAP,
+        ),
+    )
+    async def create_topic(
+        self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
+    ) -> Response[None]:
+        name = TopicName.scalable(tenant, namespace, topic)
+        count = whole_number(request, "numInitialSegments", default=1)
+        properties = await json_object(request, _properties_body)
+        return _done(await ports.transitions.create(name, count, properties))
+
+    @get(
+        TOPIC,
+        summary="Read a topic's record",
+        responses=refusals(404, 412) | {200: answer(ScalableTopicMetadata, "The record; ETag is its version.")},
+    )
+    async def read_topic(
+        self, ports: Ports, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
+    ) -> Response[bytes]:
+        """As it is stored, so that fields of other writers come through."""
+        name = TopicName.scalable(tenant, namespace, topic)
+        stored = await ports.store.get(name)
+        if stored is None:
+            raise TopicMissing(f"Scalable topic not found: {name}. Create it first.")
+        return Response(stored.value, media_type=MediaType.JSON, headers={"etag": stored.version.etag})
+
+    @delete(
+        TOPIC,
+        status_code=204,
+        summary="Delete a topic",
+        responses=refusals(404, 409, 412),
+        operation_class=described(
+            parameters=[query("force", SWITCH, "Known to Pulsar; nothing holds a topic back yet."), IF_MATCH]
+        ),
+    )
+    async def delete_topic(
+        self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
+    ) -> None:
+        switch(request, "force")
+        name = TopicName.scalable(tenant, namespace, topic)
+        await ports.transitions.delete(name, if_match=expected_version(request))
+
+    @post(
+        f"{TOPIC}/split/{{segment_id:int}}",
+        status_code=204,
+        summary="Split a segment in two",
+        responses=refusals(404, 409, 412),
+        response_headers=[ETAG],
+        operation_class=described(parameters=[IF_MATCH]),
+    )
+    async def split_segment(
+        self,
+        ports: Ports,
+        request: AnyRequest,
+        tenant: FromPath[str],
+        namespace: FromPath[str],
+        topic: FromPath[str],
+        segment_id: FromPath[int],
+    ) -> Response[None]:
+        name = TopicName.scalable(tenant, namespace, topic)
+        return _done(await ports.transitions.split(name, segment_id, if_match=expected_version(request)))
+
+    @post(
+        f"{TOPIC}/merge/{{first:int}}/{{second:int}}",
+        status_code=204,
+        summary="Merge two adjacent segments",
+        responses=refusals(404, 409, 412),
+        response_headers=[ETAG],
+        operation_class=described(parameters=[IF_MATCH]),
+    )
+    async def merge_segments(
+        self,
+        ports: Ports,
+        request: AnyRequest,
+        tenant: FromPath[str],
+        namespace: FromPath[str],
+        topic: FromPath[str],
+        first: FromPath[int],
+        second: FromPath[int],
+    ) -> Response[None]:
+        name = TopicName.scalable(tenant, namespace, topic)
+        return _done(await ports.transitions.merge(name, first, second, if_match=expected_version(request)))
+
+
+def _done(stored: StoredTopic) -> Response[None]:
+    return Response(None, status_code=204, headers={"etag": stored.version.etag})
+
+
+async def _with_properties(
+    store: TopicStore, namespace: NamespaceName, found: list[str], filters: list[tuple[str, str]]
+) -> list[str]:
+    kept: list[str] = []
+    for start in range(0, len(found), SLICE):
+        topics = [
+            TopicName.scalable(namespace.tenant, namespace.namespace, local) for local in found[start : start + SLICE]
+        ]
+        # A topic may go between the listing and the read.
+        there = [stored for stored in await store.get_many(topics) if stored is not None]
+        kept += [stored.name.local for stored in there if _matches(stored, filters)]
+    return kept
+
+
+def _matches(stored: StoredTopic, filters: list[tuple[str, str]]) -> bool:
+    try:
+        properties = _properties_of.decode(stored.value).properties or {}
+    except msgspec.DecodeError as error:
+        raise InvalidRecord(f"The record of {stored.name} is damaged ({error}): delete the topic.") from error
+    return all(properties.get(key) == value for key, value in filters)

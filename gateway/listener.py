@@ -1,0 +1,153 @@
+"""Accepts client connections on listening sockets, and sees them off when the server stops."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from gateway.binding import close_all
+from gateway.connection import Connection, Service
+from gateway.keepalive import Roster
+from protocol import replies
+from protocol.framing import encode
+from protocol.wire import pulsar_api_pb2 as api
+from sessions.counters import CloseReason, Counters
+from sessions.dialogue import Terms, Watches
+from sessions.outbox import OutboxLimits
+
+log = logging.getLogger(__name__)
+
+RECEIVE_BUFFER = 64 * 1024
+# Unsent bytes that the kernel takes from us per connection. Without it a peer that stopped reading is noticed
+# only after some 4 MB of stale frames.
+UNSENT_IN_KERNEL = 16 * 1024
+# Connections taken per wake-up before other tasks run.
+ACCEPTS_PER_TURN = 64
+# Pause after the process or the system ran out of descriptors or memory: closing connections gives them back.
+ACCEPT_BACK_OFF = 0.1
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_BROKEN = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP})
+_TOO_MANY = encode(
+    replies.error(replies.CONNECTION_REQUEST_ID, api.NotAllowedError, "Reached the maximum number of connections")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerLimits:
+    max_connections: int = 10_000
+    handshake_timeout: float = 10.0
+    keep_alive: float = 30.0
+    shutdown_grace: float = 5.0
+
+
+class Listener:
+    """The binary protocol's front door."""
+
+    def __init__(
+        self,
+        watches: Watches[Any],
+        terms: Terms,
+        limits: ListenerLimits,
+        outbox_limits: OutboxLimits,
+        counters: Counters,
+    ) -> None:
+        self._watches = watches
+        self._terms = terms
+        self._limits = limits
+        self._outbox_limits = outbox_limits
+        self._counters = counters
+        self._roster = Roster(limits.handshake_timeout, limits.keep_alive)
+        self._stopping = trio.Event()
+
+    async def serve(self, listening: Sequence[socket.socket]) -> None:
+        """Serve on these sockets until `stop`, then see the live connections off. Closes the sockets."""
+        try:
+            async with trio.open_nursery() as connections:
+                service = Service(
+                    connections,
+                    self._watches,
+                    self._terms,
+                    self._outbox_limits,
+                    self._counters,
+                    self._roster,
+                    memoryview(bytearray(RECEIVE_BUFFER)),
+                )
+                connections.start_soon(self._roster.run)
+                async with trio.open_nursery() as accepting:
+                    for sock in listening:
+                        accepting.start_soon(self._accept, sock, service)
+                    await self._stopping.wait()
+                    accepting.cancel_scope.cancel()
+                close_all(listening)
+                await self._see_off()
+                connections.cancel_scope.cancel()
+        finally:
+            close_all(listening)
+
+    def stop(self) -> None:
+        """Accept no more; who is owed nothing is disconnected at once, the others within the grace."""
+        self._stopping.set()
+
+    async def _accept(self, listening: socket.socket, service: Service) -> None:
+        exhausted = False
+        while True:
+            await trio.lowlevel.wait_readable(listening)
+            try:
+                for _ in range(ACCEPTS_PER_TURN):
+                    self._welcome(listening.accept()[0], service)
+                    exhausted = False
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self._counters.accept_errors += 1
+                if error.errno in _BROKEN:
+                    raise
+                if error.errno in _EXHAUSTED:
+                    if not exhausted:
+                        log.error("cannot accept connections for now: %s", error.strerror)
+                    exhausted = True
+                    await trio.sleep(ACCEPT_BACK_OFF)
+                # Anything else is the fate of one connection, over before it was accepted.
+
+    def _welcome(self, sock: socket.socket, service: Service) -> None:
+        sock.setblocking(False)
+        if len(self._roster) >= self._limits.max_connections:
+            self._counters.refused += 1
+            _turn_away(sock)
+            return
+        self._counters.accepted += 1
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_IN_KERNEL)
+        except OSError:
+            pass  # some systems refuse options on a connection that is gone already; reading will tell
+        Connection(sock, service).start()
+
+    async def _see_off(self) -> None:
+        for client in list(self._roster):
+            if not client.outbox.queued_bytes:
+                client.close(CloseReason.SHUTDOWN)
+        with trio.move_on_after(self._limits.shutdown_grace):
+            for client in list(self._roster):
+                await client.outbox.wait_sent()
+                client.close(CloseReason.SHUTDOWN)
+
+
+def _turn_away(sock: socket.socket) -> None:
+    with sock:
+        try:
+            sock.send(_TOO_MANY)
+            sock.shutdown(socket.SHUT_WR)
+            # A close with unread bytes would reset the connection, and some clients then never see the error.
+            sock.recv(RECEIVE_BUFFER)
+        except OSError:
+            pass  # it left before we could tell, or has not sent anything yet

@@ -1,0 +1,143 @@
+"""The Prometheus page, made from the plain counters of each part when it is asked for. No label grows with topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from metadata.feed import ChangeFeed
+from metadata.lanes import Lane
+from metadata.node_sessions import NodeSession
+from sessions.counters import Counters
+from sessions.hub import Hub
+
+# Read-backs take at most 256 records.
+_BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Whose counters are shown."""
+
+    counters: Counters
+    hub: Hub
+    feed: ChangeFeed
+    lanes: tuple[Lane, ...]
+    session: NodeSession
+
+
+def page_of(sources: Sources) -> bytes:
+    """The exposition text."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_VelaCollector(sources))
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return bytes(generate_latest(registry))
+
+
+class _VelaCollector(Collector):
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._sockets()
+        yield from self._watches()
+        yield from self._store()
+
+    def _sockets(self) -> Iterator[Metric]:
+        counters = self._sources.counters
+        yield _gauge("connections", "Open client connections.", counters.connections)
+        yield _counter("connections_accepted", "Client connections accepted.", counters.accepted)
+        yield _counter("connections_refused", "Client connections over the limit.", counters.refused)
+        yield _counter(
+            "accept_errors", "Accepts that failed, for want of file descriptors mostly.", counters.accept_errors
+        )
+        yield _labelled("connections_closed", "Ended connections.", "reason", counters.closes.items())
+        yield _labelled("bad_frames", "Frames that ended their connection.", "kind", counters.bad_frames.items())
+        yield _counter("unknown_commands", "Commands of a newer protocol, ignored.", counters.unknown_commands)
+        yield _labelled(
+            "pushes",
+            "DAG frames by how they went out: at once, after waiting, or replaced by a newer one.",
+            "way",
+            (
+                ("direct", counters.pushes_direct),
+                ("queued", counters.pushes_queued),
+                ("replaced", counters.pushes_replaced),
+            ),
+        )
+        yield _gauge("outbox_bytes", "Bytes that wait for slow clients.", counters.outbox_bytes)
+        yield _counter("stalls", "Clients cut because they took nothing.", counters.stalls)
+        yield _counter(
+            "connection_errors", "Connections ended by a fault of ours; each is in the log.", counters.errors
+        )
+
+    def _watches(self) -> Iterator[Metric]:
+        hub = self._sources.hub.counters
+        yield _gauge("watches", "Open DAG watches.", hub.watches)
+        yield _gauge("watched_topics", "Topics with at least one DAG watch.", hub.points)
+        yield _counter("read_backs", "Records read because they changed or might have.", hub.reads)
+        yield _counter("read_back_failures", "Read-backs that the store did not answer.", hub.failed_reads)
+        yield _batch_sizes(hub.batches, hub.reads)
+        yield _counter("states_gone_back", "Reads that showed an older state than before.", hub.went_back)
+        yield _counter("unreadable_records", "Records that could not be decoded.", hub.unreadable)
+        yield _counter("deletions_told", "Watches told that their topic is gone.", hub.deletions)
+
+    def _store(self) -> Iterator[Metric]:
+        feed = self._sources.feed
+        counters = feed.counters
+        yield _labelled("gaps", "Moments after which everything was read again.", "cause", counters.gaps.items())
+        yield _counter("bells", "Keyspace notifications of change logs.", counters.bells)
+        yield _counter("lost_bells", "Changes that no notification announced.", counters.lost_bells)
+        yield _counter("changes", "Change log entries taken in.", counters.changes)
+        yield _counter("feed_probes", "Comparisons of all change log tails.", counters.probes)
+        yield _counter("notification_repairs", "Times that notifications were found to be off.", counters.flag_repairs)
+        yield _gauge("buckets_away", "Buckets that are not followed now.", feed.away_buckets)
+        yield _gauge("buckets_foreign", "Buckets that no longer carry the mark of our store.", feed.foreign_buckets)
+        round_trip = GaugeMetricFamily(
+            "vela_store_round_trip_seconds", "The last timed call of each lane.", labels=["lane"]
+        )
+        for lane in self._sources.lanes:
+            round_trip.add_metric([lane.name], lane.round_trip)
+        yield round_trip
+        for name, text, attribute in (
+            ("store_connections_opened", "Connections made to the store.", "opened"),
+            ("store_connections_lost", "Connections to the store that ended.", "lost"),
+            ("store_redirects", "Calls that the cluster sent elsewhere.", "redirects"),
+            ("store_retries", "Calls that were tried again.", "retries"),
+        ):
+            values = ((lane.name, int(getattr(lane.counters, attribute))) for lane in self._sources.lanes)
+            yield _labelled(name, text, "lane", values)
+        yield _counter("node_sessions_lost", "Node sessions that ran out.", self._sources.session.sessions_lost)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"vela_{name}", text, value=value)
+
+
+def _counter(name: str, text: str, value: int) -> Metric:
+    return CounterMetricFamily(f"vela_{name}", text, value=value)
+
+
+def _labelled(name: str, text: str, label: str, values: Iterable[tuple[str, int]]) -> Metric:
+    family = CounterMetricFamily(f"vela_{name}", text, labels=[label])
+    for key, value in values:
+        family.add_metric([str(key)], value)
+    return family
+
+
+def _batch_sizes(batches: dict[int, int], total: int) -> Metric:
+    seen = 0
+    buckets = []
+    for bound in _BATCH_BOUNDS:
+        seen += batches.get(bound, 0)
+        buckets.append((f"{bound:.1f}", float(seen)))
+    buckets.append(("+Inf", float(seen)))
+    family = HistogramMetricFamily("vela_read_back_batch", "Records per read-back.")
+    family.add_metric([], buckets, sum_value=total)
+    return family

@@ -1,0 +1,243 @@
+"""One running node: puts the parts together, starts them in order, and takes them down in order.
+
+Start: store, watches, change feed, binary listener, admin API, node session; then the `ready` line. Stop: no more
+connections, a grace for those that are live, then everything else.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import trio
+
+from controller.transitions import TopicLimits, Transitions
+from gateway.binding import open_sockets
+from gateway.http.admission import AdmissionLimits
+from gateway.http.app import build_app
+from gateway.http.ports import AdminPorts
+from gateway.http.serve import ConnectionLimits, serve_http
+from gateway.listener import Listener, ListenerLimits
+from gateway.logs import redact_url
+from gateway.metrics import Sources, page_of
+from gateway.settings import Settings
+from metadata import keys
+from metadata.embedded import EmbeddedValkey
+from metadata.errors import TopicExists
+from metadata.feed import ChangeFeed
+from metadata.lanes import Timeouts
+from metadata.node_sessions import NodeSession
+from metadata.store import TopicStore, open_store, read_topics
+from metadata.unwrap import unwrapped
+from protocol.names import NamespaceName, TopicName
+from sessions.counters import Counters
+from sessions.dialogue import Terms
+from sessions.hub import Hub
+from sessions.outbox import OutboxLimits
+
+log = logging.getLogger(__name__)
+
+FIRST_NAMESPACE: Final = NamespaceName("public", "default")
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The parts of a node that is up, for whoever started it."""
+
+    pulsar_url: str
+    http_url: str
+    store: TopicStore
+    feed: ChangeFeed
+    hub: Hub
+    counters: Counters
+    session: NodeSession
+    listener: Listener
+    stop_http: trio.Event
+
+    def readiness(self) -> list[str]:
+        """Why this node cannot serve; empty when it can."""
+        return _doubts(self.feed)
+
+    def stop(self) -> None:
+        """Take no more connections; `start_node` returns when the live ones are seen off."""
+        self.listener.stop()
+        self.stop_http.set()
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGINT or SIGTERM; the exit code of the process."""
+    if not settings.uses_embedded_store:
+        return trio.run(_serve_until_signalled, settings, settings.store, None)
+    # Started here, in the main thread and outside the loop: the parent-death signal hangs on the forking thread.
+    with EmbeddedValkey(settings.data_dir) as embedded:
+        return trio.run(_serve_until_signalled, settings, embedded.url, embedded)
+
+
+async def _serve_until_signalled(settings: Settings, store_url: str, embedded: EmbeddedValkey | None) -> int:
+    with unwrapped(), trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            if embedded is not None:
+                nursery.start_soon(_keep_running, embedded)
+            async with start_node(settings, store_url) as node:
+                print(f"ready {node.pulsar_url} {node.http_url}", flush=True)
+                async for number in signals:
+                    log.info("stopping on %s", signal.Signals(number).name)
+                    break
+                node.stop()
+            nursery.cancel_scope.cancel()
+    return 0
+
+
+@asynccontextmanager
+async def start_node(settings: Settings, store_url: str) -> AsyncIterator[Node]:
+    """A node that is up inside the block; leaving the block takes it down, orderly after `Node.stop`."""
+    log.info("using the store %s", redact_url(store_url))
+    timeouts = Timeouts(
+        connect=settings.store_connect_timeout, silence=settings.store_timeout, patience=2 * settings.store_timeout
+    )
+    with unwrapped():
+        async with (
+            open_store(store_url, timeouts=timeouts, change_log_length=settings.change_log_length) as store,
+            trio.open_nursery() as background,
+        ):
+            await store.ensure_namespace(FIRST_NAMESPACE)
+            listening = await open_sockets(settings.listen.host, settings.listen.port)
+            pulsar_url = settings.advertise or _advertised("pulsar", listening[0].getsockname()[:2])
+            counters = Counters()
+            limits = TopicLimits(settings.max_segments, settings.max_properties, settings.max_property_size)
+            transitions = Transitions(store, limits, auto_create=settings.auto_create)
+            hub = Hub(
+                nursery=background,
+                read=lambda topics: read_topics(feed.lane, topics),
+                create=lambda topic: _create_if_missing(transitions, topic),
+                trusted=lambda bucket: feed.trusted(bucket),
+                owner_url=pulsar_url,
+                auto_create=settings.auto_create,
+                deletion_notice=settings.deletion_notice,
+            )
+            feed = ChangeFeed(store, hub, probe_interval=settings.probe_interval)
+            listener = _listener(settings, hub, pulsar_url, counters)
+            stop_http = trio.Event()
+            app = build_app(
+                AdminPorts(
+                    store=store,
+                    transitions=transitions,
+                    readiness=lambda: _doubts(feed),
+                    metrics=lambda: page_of(Sources(counters, hub, feed, (*store.lanes, feed.lane), session)),
+                    admission=AdmissionLimits(settings.http_concurrency, settings.max_body),
+                )
+            )
+
+            background.start_soon(_supervised, "the change feed", feed.run)
+            background.start_soon(_supervised, "the deletion notices", hub.run)
+            async with trio.open_nursery() as serving:
+                serving.start_soon(listener.serve, listening)
+                serve: Callable[..., Awaitable[object]] = partial(
+                    serve_http,
+                    app,
+                    settings.http,
+                    limits=ConnectionLimits(shutdown_grace=settings.shutdown_grace),
+                    stop=stop_http,
+                )
+                [bound, *_] = await serving.start(serve)
+                http_url = settings.advertise_http or _advertised("http", (bound.host, bound.port))
+                session = NodeSession(store, lease=settings.session_lease, pulsar_url=pulsar_url, http_url=http_url)
+                background.start_soon(_supervised, "the node session", session.run)
+                await _until_whole(feed, timeouts.patience)
+                yield Node(pulsar_url, http_url, store, feed, hub, counters, session, listener, stop_http)
+                if not stop_http.is_set():
+                    serving.cancel_scope.cancel()
+            background.cancel_scope.cancel()
+
+
+def _listener(settings: Settings, hub: Hub, pulsar_url: str, counters: Counters) -> Listener:
+    return Listener(
+        hub,
+        Terms(
+            pulsar_url,
+            max_message_size=settings.max_message_size,
+            max_watches=settings.max_watches_per_connection,
+        ),
+        ListenerLimits(
+            max_connections=settings.max_connections,
+            handshake_timeout=settings.handshake_timeout,
+            keep_alive=settings.keep_alive,
+            shutdown_grace=settings.shutdown_grace,
+        ),
+        OutboxLimits(stall_limit=settings.stall_limit, reply_backlog=settings.outbox_limit),
+        counters,
+    )
+
+
+async def _create_if_missing(transitions: Transitions, topic: TopicName) -> None:
+    try:
+        await transitions.create(topic, 1)
+    except TopicExists:
+        pass
+
+
+async def _until_whole(feed: ChangeFeed, limit: float) -> None:
+    """Wait for the whole store to be followed. A part of a cluster may be down: then we serve the rest, not ready."""
+    with trio.move_on_after(limit):
+        await feed.wait_whole()
+        return
+    log.warning("serving without the whole store: %s", "; ".join(_doubts(feed)))
+
+
+def _doubts(feed: ChangeFeed) -> list[str]:
+    doubts = []
+    if feed.away_buckets:
+        doubts.append(f"the store is away for {feed.away_buckets} of {keys.BUCKETS} buckets")
+    if feed.foreign_buckets:
+        doubts.append(
+            f"the store has lost its identity in {feed.foreign_buckets} of {keys.BUCKETS} buckets: restore its data, "
+            "or restart Vela to accept it as it is"
+        )
+    return doubts
+
+
+def _advertised(scheme: str, bound: tuple[str, int]) -> str:
+    """The URL for others, from the bound address. A wildcard is no address to connect to: then the host's name."""
+    host, port = bound
+    if host in ("0.0.0.0", "::"):
+        host = socket.gethostname()
+        log.warning("telling others to connect to %s, the name of this host: set --advertise if it is wrong", host)
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+async def _supervised(name: str, task: Callable[[], Awaitable[None]]) -> None:
+    """Run a background task for ever; its failure is logged and it is started again, later and later."""
+    pause = _FIRST_PAUSE
+    while True:
+        started_at = trio.current_time()
+        try:
+            await task()
+        except Exception:
+            log.exception("%s failed and will be started again", name)
+        if trio.current_time() - started_at > _LONGEST_PAUSE:
+            pause = _FIRST_PAUSE
+        await trio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+async def _keep_running(embedded: EmbeddedValkey) -> None:
+    """Start the embedded store again whenever it ends by itself; its data are on disk, watches go on."""
+    pause = _FIRST_PAUSE
+    while True:
+        status = await embedded.wait()
+        log.error("the embedded store ended with status %d and is started again", status)
+        try:
+            await embedded.restart()
+            pause = _FIRST_PAUSE
+        except Exception as error:
+            log.error("the embedded store does not start: %s", error)
+            await trio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)

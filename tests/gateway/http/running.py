@@ -1,0 +1,106 @@
+"""The admin API over a real store, served on a free port, with a client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import httpx
+import trio
+from litestar.types import ASGIApp
+
+from controller.transitions import TopicLimits, Transitions
+from gateway.http.admission import AdmissionLimits
+from gateway.http.app import build_app
+from gateway.http.ports import AdminPorts
+from gateway.http.serve import ConnectionLimits, serve_http
+from gateway.quantities import HostPort
+from metadata.lanes import Timeouts
+from metadata.store import TopicStore, open_store
+
+SCALABLE = "/admin/v2/scalable/public/default"
+JSON = {"content-type": "application/json"}
+
+
+@dataclass
+class Api:
+    """One running API; `reasons` is what its readiness reports."""
+
+    client: httpx.AsyncClient
+    address: HostPort
+    store: TopicStore
+    transitions: Transitions
+    reasons: list[str]
+    stop: trio.Event
+
+    async def call(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        """As Pulsar's clients do it: PUT and POST say JSON even without a body."""
+        headers = dict(kwargs.pop("headers", {}))
+        if method in {"PUT", "POST"}:
+            headers = JSON | headers
+        return await self.client.request(method, path, headers=headers, **kwargs)
+
+
+async def raw_exchange(address: HostPort, request: bytes) -> bytes:
+    """All that comes back for these bytes until the server closes."""
+    async with await trio.open_tcp_stream(address.host, address.port) as stream:
+        await stream.send_all(request)
+        return b"".join([part async for part in stream])
+
+
+@asynccontextmanager
+async def served(
+    app: ASGIApp, *, stop: trio.Event | None = None, limits: ConnectionLimits | None = None
+) -> AsyncIterator[HostPort]:
+    stop = trio.Event() if stop is None else stop
+    async with trio.open_nursery() as nursery:
+        [address] = await nursery.start(
+            partial(
+                serve_http,
+                app,
+                HostPort("127.0.0.1", 0),
+                limits=limits or ConnectionLimits(shutdown_grace=1),
+                stop=stop,
+            )
+        )
+        yield address
+        stop.set()
+
+
+@asynccontextmanager
+async def running_api(
+    url: str,
+    *,
+    limits: TopicLimits | None = None,
+    auto_create: bool = True,
+    admission: AdmissionLimits | None = None,
+    timeouts: Timeouts | None = None,
+) -> AsyncIterator[Api]:
+    stop = trio.Event()
+    reasons: list[str] = []
+    async with open_store(url, timeouts=timeouts) as store:
+        transitions = Transitions(store, limits or TopicLimits(), auto_create=auto_create)
+        ports = AdminPorts(
+            store=store,
+            transitions=transitions,
+            readiness=lambda: list(reasons),
+            metrics=lambda: b"vela_up 1\n",
+            admission=admission or AdmissionLimits(),
+        )
+        async with (
+            served(build_app(ports), stop=stop) as address,
+            httpx.AsyncClient(base_url=f"http://{address}", timeout=30) as client,
+        ):
+            yield Api(client, address, store, transitions, reasons, stop)
+
+
+def reason_of(response: httpx.Response) -> str:
+    """The reason of a refusal, which must be all that its body holds."""
+    assert response.headers["content-type"] == "application/json"
+    content = response.json()
+    assert list(content) == ["reason"]
+    assert "Traceback" not in content["reason"]
+    return str(content["reason"])

@@ -1,0 +1,116 @@
+"""Health, readiness, metrics, the OpenAPI document, and what is answered when something breaks."""
+
+import logging
+
+import pytest
+
+from metadata.lanes import Timeouts
+from tests.gateway.http.running import SCALABLE, Api, reason_of, running_api
+from tests.support.processes import ValkeyProcess
+from tests.support.waiting import eventually
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/openapi.json", "/admin/v2/clusters"])
+async def test_head_answers_like_get_without_the_body(api: Api, path: str) -> None:
+    got, head = await api.call("GET", path), await api.call("HEAD", path)
+    assert head.status_code == got.status_code == 200
+    assert head.content == b""
+    for name in ("content-type", "content-length"):
+        assert head.headers[name] == got.headers[name]
+
+
+async def test_readiness_gives_all_reasons(api: Api) -> None:
+    assert (await api.call("GET", "/readyz")).json() == {"ready": True}
+    api.reasons += ["the store is away", "the feed has a gap"]
+    response = await api.call("GET", "/readyz")
+    assert response.status_code == 503
+    assert response.json() == {
+        "ready": False,
+        "reason": "the store is away; the feed has a gap",
+        "reasons": ["the store is away", "the feed has a gap"],
+    }
+    assert (await api.call("GET", "/healthz")).status_code == 200
+    api.reasons.clear()
+    assert (await api.call("GET", "/readyz")).status_code == 200
+
+
+async def test_metrics_are_prometheus_text(api: Api) -> None:
+    response = await api.call("GET", "/metrics")
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert response.text == "vela_up 1\n"
+
+
+async def test_document_describes_every_path_and_its_refusals(api: Api) -> None:
+    response = await api.call("GET", "/openapi.json")
+    assert response.headers["content-type"] == "application/json"
+    document = response.json()
+    assert document["openapi"].startswith("3.1")
+    topic = document["paths"]["/admin/v2/scalable/{tenant}/{namespace}/{topic}"]
+    assert set(topic) == {"get", "put", "delete"}
+    assert "/admin/v2/scalable/{tenant}/{namespace}/{topic}/merge/{first}/{second}" in document["paths"]
+    parameters = {parameter["name"]: parameter for parameter in topic["put"]["parameters"]}
+    assert parameters["numInitialSegments"]["schema"]["type"] == "integer"
+    assert topic["put"]["requestBody"]["required"] is False
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            for status, answer in operation["responses"].items():
+                if int(status) >= 400 and path != "/readyz":
+                    assert answer["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Reason"}
+    segment = document["components"]["schemas"]["SegmentInfo"]["properties"]
+    assert {"segmentId", "hashRange", "createdAtEpoch"} <= set(segment)
+
+
+async def test_nothing_lies_below_the_document(api: Api) -> None:
+    for path in ("/openapi.json/x", "/openapi.json/openapi.json", "/schema", "/schema/swagger"):
+        response = await api.call("GET", path)
+        assert response.status_code == 404
+        reason_of(response)
+
+
+async def test_unexpected_error_is_logged_and_answered_without_its_details(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def break_down(_: object) -> None:
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr(api.store, "get", break_down)
+    with caplog.at_level(logging.ERROR, logger="gateway.http.app"):
+        response = await api.call("GET", f"{SCALABLE}/t")
+    assert response.status_code == 500
+    reason = reason_of(response)
+    assert "secret" not in reason
+    request_id = reason.rstrip(".").split()[-1]
+    [record] = caplog.records
+    assert request_id in record.getMessage()
+    assert record.exc_info is not None
+    assert "secret detail" in str(record.exc_info[1])
+
+
+async def test_silent_store_is_503_until_it_answers_again(fresh_valkey: ValkeyProcess) -> None:
+    timeouts = Timeouts(connect=0.3, silence=0.3, patience=0.6)
+    async with running_api(fresh_valkey.url, timeouts=timeouts) as api:
+        await api.call("PUT", f"{SCALABLE}/t")
+        fresh_valkey.pause()
+        for method, path in (("GET", "/t"), ("POST", "/t/split/0"), ("GET", "")):
+            response = await api.call(method, SCALABLE + path)
+            assert response.status_code == 503
+            assert response.headers["retry-after"] == "1"
+            reason_of(response)
+        assert (await api.call("GET", "/healthz")).status_code == 200
+        fresh_valkey.resume()
+
+        async def reads_again() -> bool:
+            return (await api.call("GET", f"{SCALABLE}/t")).status_code == 200
+
+        await eventually(reads_again)
+
+
+async def test_full_store_refuses_creations_and_allows_the_rest(valkey: ValkeyProcess) -> None:
+    async with running_api(valkey.url) as api:
+        await api.call("PUT", f"{SCALABLE}/t")
+        valkey.command("CONFIG", "SET", "maxmemory", "1")
+        response = await api.call("PUT", f"{SCALABLE}/u")
+        assert response.status_code == 507
+        reason_of(response)
+        assert (await api.call("POST", f"{SCALABLE}/t/split/0")).status_code == 204
+        assert (await api.call("DELETE", f"{SCALABLE}/t")).status_code == 204

@@ -1,0 +1,101 @@
+"""Runs the `vela` command inside the test process, and a small real HTTP server for it to talk to."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from unittest.mock import patch
+
+from gateway.cli.main import main
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+def vela(*arguments: str, **variables: str) -> Outcome:
+    """What `vela ARGUMENTS` does, in an environment without settings of the developer's."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("VELA_")}
+    environ |= {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"} | variables
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        patch.object(sys, "argv", ["vela", *arguments]),
+        patch.dict(os.environ, environ, clear=True),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else 0
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+@dataclass(slots=True)
+class AdminStub:
+    """Answers by (method, raw path without the query); what it was asked is in `requests` as (method, target, body)."""
+
+    url: str = ""
+    answers: dict[tuple[str, str], tuple[int, bytes]] = field(default_factory=dict)
+    requests: list[tuple[str, str, bytes]] = field(default_factory=list)
+
+    def answer(self, method: str, path: str, status: int, content: Any = None) -> None:
+        body = content if isinstance(content, bytes) else b"" if content is None else json.dumps(content).encode()
+        self.answers[method, path] = status, body
+
+
+@contextmanager
+def admin_stub() -> Iterator[AdminStub]:
+    stub = AdminStub()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_one_request(self) -> None:
+            self.raw_requestline = self.rfile.readline(65_537)
+            if not self.raw_requestline or not self.parse_request():
+                self.close_connection = True
+                return
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            stub.requests.append((self.command, self.path, body))
+            path = self.path.partition("?")[0]
+            status, content = stub.answers.get((self.command, path), (404, b'{"reason": "not stubbed"}'))
+            self.send_response(status)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    stub.url = f"http://127.0.0.1:{server.server_port}"
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield stub
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def closed_port() -> int:
+    """A port that was free a moment ago: whoever connects to it is refused."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
