@@ -47,7 +47,9 @@ class Endpoint:
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}" if self.port else self.host
+        if not self.port:
+            return self.host
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,8 @@ class StoreUrl:
             "socket_connect_timeout": connect_timeout,
             **self.options,
         }
+        if "ssl_check_hostname" in kwargs:
+            kwargs["ssl_check_hostname"] = kwargs["ssl_check_hostname"].lower() in ("true", "yes", "1")
         if endpoint.port == 0:
             pool = redis.ConnectionPool(connection_class=redis.UnixDomainSocketConnection, path=endpoint.host, **kwargs)
         else:

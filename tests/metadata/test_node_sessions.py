@@ -1,0 +1,75 @@
+"""A node's lease: held while it is renewed, given back at the end, never taken up again once it ran out."""
+
+import msgspec
+import trio
+
+from metadata import keys
+from metadata.lanes import Timeouts
+from metadata.node_sessions import NodeRecord, NodeSession
+from metadata.store import TopicStore, open_store
+from tests.support.processes import ValkeyProcess
+from tests.support.topology import Topology
+from tests.support.waiting import eventually
+
+HASTY = Timeouts(connect=0.5, silence=0.2, patience=0.4)
+
+
+def session_on(store: TopicStore, lease: float) -> NodeSession:
+    return NodeSession(store, lease=lease, pulsar_url="pulsar://a:1", http_url="http://a:2")
+
+
+async def test_a_session_shows_the_node_and_ends_with_it(topology: Topology) -> None:
+    async with open_store(topology.url) as store:
+        session = session_on(store, lease=5)
+        key = keys.node_key(session.record.session)
+        assert not session.held
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.run)
+            await eventually(lambda: session.held)
+            stored = topology.client_for(key).get(key)
+            assert isinstance(stored, bytes)
+            assert msgspec.json.decode(stored, type=NodeRecord) == session.record
+            remaining = topology.client_for(key).pttl(key)
+            assert isinstance(remaining, int)
+            assert 0 < remaining <= 5_000
+            nursery.cancel_scope.cancel()
+        assert topology.client_for(key).exists(key) == 0
+
+
+async def test_a_session_lives_longer_than_one_lease_while_it_is_renewed(valkey: ValkeyProcess) -> None:
+    async with open_store(valkey.url) as store:
+        session = session_on(store, lease=0.6)
+        first = session.record.session
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.run)
+            await eventually(lambda: session.held)
+            await trio.sleep(1.5)
+            assert session.held
+            assert session.record.session == first
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_node_stops_believing_in_its_lease_before_the_store_does(fresh_valkey: ValkeyProcess) -> None:
+    async with open_store(fresh_valkey.url, timeouts=HASTY) as store:
+        session = session_on(store, lease=1.0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.run)
+            await eventually(lambda: session.held)
+            fresh_valkey.pause()
+            await eventually(lambda: not session.held)
+            fresh_valkey.resume()
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_session_that_ran_out_is_followed_by_another(valkey: ValkeyProcess) -> None:
+    async with open_store(valkey.url) as store:
+        session = session_on(store, lease=0.6)
+        first = session.record.session
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.run)
+            await eventually(lambda: session.held)
+            valkey.client().delete(keys.node_key(first))
+            await eventually(lambda: session.sessions_lost == 1 and session.held)
+            assert session.record.session != first
+            assert valkey.client().exists(keys.node_key(first)) == 0
+            nursery.cancel_scope.cancel()
