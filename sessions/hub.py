@@ -248,7 +248,7 @@ class Hub:
                 for point, stored in zip(batch, found, strict=True):
                     point.reading = False
                     if point.watches:
-                        self._apply(point, stored)
+                        self._apply_safely(point, stored)
         finally:
             self._readers.discard(bucket)
 
@@ -258,6 +258,15 @@ class Hub:
             if point.watches:
                 point.dirty = True
                 self._dirty[bucket][point.path] = point
+
+    def _apply_safely(self, point: _Point, stored: StoredTopic | None) -> None:
+        """One record that upsets us must not end the reading of all others."""
+        try:
+            self._apply(point, stored)
+        except Exception:
+            self.counters.unreadable += 1
+            log.exception("the record of %s could not be served", point.topic)
+            self._refuse_waiting(point, api.UnknownError, f"{point.topic} cannot be served: see the server's log")
 
     def _apply(self, point: _Point, stored: StoredTopic | None) -> None:
         if stored is None:
@@ -272,8 +281,7 @@ class Hub:
             except LayoutError as error:
                 self.counters.unreadable += 1
                 log.error("the record of %s cannot be served: %s", point.topic, error)
-                for watch in [watch for watch in point.watches if watch.told is None]:
-                    self._end(watch, api.MetadataError, f"the stored record of {point.topic} cannot be read")
+                self._refuse_waiting(point, api.MetadataError, f"the stored record of {point.topic} cannot be read")
                 return
             if point.dag is None or dag.tail != point.dag.tail:
                 point.dag = dag
@@ -346,15 +354,25 @@ class Hub:
                     self._mark(keys.bucket_of(point.path), point)
                     return
                 except (ProtocolError, LayoutError) as error:
-                    for watch in [watch for watch in point.watches if watch.told is None]:
-                        self._end(watch, api.InvalidTopicName, str(error))
+                    self._refuse_waiting(point, api.InvalidTopicName, str(error))
                     return
                 except StoreError as error:
                     log.warning("creating %s waits for the store: %s", point.topic, error)
+                except Exception:
+                    log.exception("creating %s failed", point.topic)
+                    self._refuse_waiting(
+                        point, api.UnknownError, f"{point.topic} cannot be created: see the server's log"
+                    )
+                    return
                 await trio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, _LONGEST_PAUSE)
         finally:
             point.creating = False
+
+    def _refuse_waiting(self, point: _Point, server_error: int, message: str) -> None:
+        """A verdict for those who were told nothing yet; an error on a running watch would make its client deaf."""
+        for watch in [watch for watch in point.watches if watch.told is None]:
+            self._end(watch, server_error, message)
 
     def _end(self, watch: Watch, server_error: int, message: str) -> None:
         watch.registry.pop(watch.session_id, None)
