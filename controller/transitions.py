@@ -152,7 +152,7 @@ class Transitions:
         for _ in range(ATTEMPTS):
             stored = await self._store.get(topic)
             if stored is None:
-                raise TopicMissing(f"Scalable topic not found: {topic}. Create it first.")
+                raise TopicMissing(f"Scalable topic not found: {topic}.")
             if if_match is not None and stored.version != if_match:
                 raise PreconditionFailed(
                     f"{topic} is at version {stored.version.etag}, not {if_match.etag}: read it again."

@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import trio
@@ -109,8 +108,11 @@ async def start_node(settings: Settings, store_url: str) -> AsyncIterator[Node]:
             trio.open_nursery() as background,
         ):
             await store.ensure_namespace(FIRST_NAMESPACE)
-            listening = await open_sockets(settings.listen.host, settings.listen.port)
-            pulsar_url = settings.advertise or _advertised("pulsar", listening[0].getsockname()[:2])
+            pulsar_sockets = await open_sockets(settings.listen.host, settings.listen.port)
+            http_sockets = await open_sockets(settings.http.host, settings.http.port)
+            pulsar_url = settings.advertise or _advertised("pulsar", pulsar_sockets)
+            http_url = settings.advertise_http or _advertised("http", http_sockets)
+
             counters = Counters()
             limits = TopicLimits(settings.max_segments, settings.max_properties, settings.max_property_size)
             transitions = Transitions(store, limits, auto_create=settings.auto_create)
@@ -124,38 +126,35 @@ async def start_node(settings: Settings, store_url: str) -> AsyncIterator[Node]:
                 deletion_notice=settings.deletion_notice,
             )
             feed = ChangeFeed(store, hub, probe_interval=settings.probe_interval)
+            session = NodeSession(store, lease=settings.session_lease, pulsar_url=pulsar_url, http_url=http_url)
             listener = _listener(settings, hub, pulsar_url, counters)
-            stop_http = trio.Event()
+            sources = Sources(counters, hub, feed, (*store.lanes, feed.lane), session)
             app = build_app(
                 AdminPorts(
                     store=store,
                     transitions=transitions,
                     readiness=lambda: _doubts(feed),
-                    metrics=lambda: page_of(Sources(counters, hub, feed, (*store.lanes, feed.lane), session)),
+                    metrics=lambda: page_of(sources),
                     admission=AdmissionLimits(settings.http_concurrency, settings.max_body),
                 )
             )
 
             background.start_soon(_supervised, "the change feed", feed.run)
             background.start_soon(_supervised, "the deletion notices", hub.run)
+            background.start_soon(_supervised, "the node session", session.run)
             async with trio.open_nursery() as serving:
-                serving.start_soon(listener.serve, listening)
-                serve: Callable[..., Awaitable[object]] = partial(
-                    serve_http,
-                    app,
-                    settings.http,
-                    limits=ConnectionLimits(shutdown_grace=settings.shutdown_grace),
-                    stop=stop_http,
-                )
-                [bound, *_] = await serving.start(serve)
-                http_url = settings.advertise_http or _advertised("http", (bound.host, bound.port))
-                session = NodeSession(store, lease=settings.session_lease, pulsar_url=pulsar_url, http_url=http_url)
-                background.start_soon(_supervised, "the node session", session.run)
+                stop_http = trio.Event()
+                serving.start_soon(listener.serve, pulsar_sockets)
+                serving.start_soon(serve_http, app, http_sockets, _http_limits(settings), stop_http)
                 await _until_whole(feed, timeouts.patience)
                 yield Node(pulsar_url, http_url, store, feed, hub, counters, session, listener, stop_http)
                 if not stop_http.is_set():
                     serving.cancel_scope.cancel()
             background.cancel_scope.cancel()
+
+
+def _http_limits(settings: Settings) -> ConnectionLimits:
+    return ConnectionLimits(stall_limit=settings.stall_limit, shutdown_grace=settings.shutdown_grace)
 
 
 def _listener(settings: Settings, hub: Hub, pulsar_url: str, counters: Counters) -> Listener:
@@ -204,9 +203,9 @@ def _doubts(feed: ChangeFeed) -> list[str]:
     return doubts
 
 
-def _advertised(scheme: str, bound: tuple[str, int]) -> str:
+def _advertised(scheme: str, bound: Sequence[socket.socket]) -> str:
     """The URL for others, from the bound address. A wildcard is no address to connect to: then the host's name."""
-    host, port = bound
+    host, port = bound[0].getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = socket.gethostname()
         log.warning("telling others to connect to %s, the name of this host: set --advertise if it is wrong", host)

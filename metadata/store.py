@@ -101,7 +101,7 @@ class TopicStore:
         )
         if outcome == b"done" or (interrupted and await self._settled(bucket, op)):
             return version if outcome == b"done" else Version(incarnation, 0)
-        raise TopicExists(f"the topic {topic} exists already: delete it first or choose another name")
+        raise TopicExists(f"Scalable topic already exists: {topic}. Delete it first or choose another name.")
 
     async def replace(
         self,
@@ -141,8 +141,8 @@ class TopicStore:
         if interrupted and await self._settled(bucket, op):
             return Version(expected.incarnation, expected.number + 1)
         if outcome == b"missing":
-            raise TopicMissing(f"the topic {topic} does not exist")
-        raise VersionConflict(f"the topic {topic} was changed by somebody else meanwhile: read it again")
+            raise TopicMissing(f"Scalable topic not found: {topic}.")
+        raise VersionConflict(f"{topic} was changed by somebody else meanwhile: read it again.")
 
     async def delete(self, topic: TopicName, expected: Version, segments: Sequence[str]) -> None:
         path = keys.path_of(topic)
@@ -162,8 +162,8 @@ class TopicStore:
         if outcome == b"done" or (interrupted and await self._settled(bucket, op)):
             return
         if outcome == b"missing":
-            raise TopicMissing(f"the topic {topic} does not exist")
-        raise VersionConflict(f"the topic {topic} was changed by somebody else meanwhile: read it again")
+            raise TopicMissing(f"Scalable topic not found: {topic}.")
+        raise VersionConflict(f"{topic} was changed by somebody else meanwhile: read it again.")
 
     async def get(self, topic: TopicName) -> StoredTopic | None:
         [stored] = await read_topics(self.commands, [topic])
@@ -192,7 +192,7 @@ class TopicStore:
             keys.NAMESPACES_SLOT, scripts.CREATE_NAMESPACE, [keys.NAMESPACES], [op, str(namespace), policies]
         )
         if reply != b"done":
-            raise NamespaceExists(f"the namespace {namespace} exists already")
+            raise NamespaceExists(f"Namespace already exists: {namespace}.")
 
     async def ensure_namespace(self, namespace: NamespaceName) -> None:
         try:
@@ -207,9 +207,9 @@ class TopicStore:
 
     async def delete_namespace(self, namespace: NamespaceName) -> None:
         if await self.get_namespace(namespace) is None:
-            raise NamespaceMissing(f"the namespace {namespace} does not exist")
+            raise NamespaceMissing(f"Namespace does not exist: {namespace}.")
         if await self.list_topics(namespace):
-            raise NamespaceNotEmpty(f"the namespace {namespace} still has topics: delete them first, or use force")
+            raise NamespaceNotEmpty(f"Namespace {namespace} still has topics: delete them first, or use force.")
         await self.commands.call(keys.NAMESPACES_SLOT, "HDEL", keys.NAMESPACES, str(namespace))
 
     async def list_namespaces(self, tenant: str | None = None) -> list[NamespaceName]:

@@ -132,6 +132,13 @@ class TopicName:
             raise InvalidName(f"The topic name {_shown(self.local)} begins or ends with white space: remove it.")
         if any(unicodedata.category(character) == "Cc" for character in self.local):
             raise InvalidName(f"The topic name {_shown(self.local)} contains control characters: remove them.")
+        if not {".", ".."}.isdisjoint(self.local.split("/")):
+            # HTTP clients fold these away, and would then act on another topic.
+            raise InvalidName(f"The topic name {_shown(self.local)} has a path element . or ..: choose another.")
+        if self.partition is not None:
+            raise InvalidName(
+                f"The topic name {_shown(self.local)} ends like a partition, which nobody could watch: choose another."
+            )
 
     def __str__(self) -> str:
         return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local}"

@@ -211,7 +211,7 @@ class Hub:
                 continue
             for watch in list(point.watches):
                 self.counters.deletions += 1
-                self._end(watch, api.TopicNotFound, f"the topic {point.topic} was deleted")
+                self._end(watch, api.TopicNotFound, f"Scalable topic not found: {point.topic} was deleted.")
 
     def _mark(self, bucket: int, point: _Point) -> None:
         point.dirty = True
@@ -281,7 +281,7 @@ class Hub:
             except LayoutError as error:
                 self.counters.unreadable += 1
                 log.error("the record of %s cannot be served: %s", point.topic, error)
-                self._refuse_waiting(point, api.MetadataError, f"the stored record of {point.topic} cannot be read")
+                self._refuse_waiting(point, api.MetadataError, f"The stored record of {point.topic} cannot be read.")
                 return
             if point.dag is None or dag.tail != point.dag.tail:
                 point.dag = dag
@@ -332,7 +332,7 @@ class Hub:
         creators = [watch for watch in waiting if watch.create and self._auto_create]
         for watch in waiting:
             if watch not in creators:
-                self._end(watch, api.TopicNotFound, f"the topic {point.topic} does not exist")
+                self._end(watch, api.TopicNotFound, f"Scalable topic not found: {point.topic}.")
         if creators and not point.creating:
             point.creating = True
             self._nursery.start_soon(self._create_missing, point)

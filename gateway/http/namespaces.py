@@ -44,7 +44,7 @@ class NamespaceRoutes(Controller):
         name = NamespaceName(tenant, namespace)
         policies = await ports.store.get_namespace(name)
         if policies is None:
-            raise NamespaceMissing(f"Namespace does not exist: {name}. Create it first.")
+            raise NamespaceMissing(f"Namespace does not exist: {name}.")
         return Response(policies, media_type=MediaType.JSON)
 
     @put(

@@ -27,7 +27,7 @@ def whole_number(request: AnyRequest, name: str, default: int) -> int:
     if text is None:
         return default
     if not _WHOLE_NUMBER.fullmatch(text):
-        raise InvalidParameter(f"{name} cannot be {_shown(text)}: give a whole number.")
+        raise InvalidParameter(f"{name} cannot be {_shown(text)}: give a whole number from 0 up.")
     return int(text)
 
 

@@ -8,7 +8,8 @@ a stalled send ends it, and whatever is left at the end of the grace period is c
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -20,9 +21,6 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState, LifespanState
 from litestar.types import ASGIApp, Receive, Scope, Send
-
-from gateway.binding import open_sockets
-from gateway.quantities import HostPort
 
 log = logging.getLogger(__name__)
 
@@ -153,17 +151,11 @@ class _Connections:
 
 
 async def serve_http(
-    app: ASGIApp,
-    bind: HostPort,
-    *,
-    limits: ConnectionLimits,
-    stop: trio.Event,
-    task_status: trio.TaskStatus[list[HostPort]] = trio.TASK_STATUS_IGNORED,
+    app: ASGIApp, listening: Sequence[socket.socket], limits: ConnectionLimits, stop: trio.Event
 ) -> None:
-    """Serve until `stop` is set and what was running then is done or cut; `started` gets the bound addresses."""
+    """Serve on these sockets until `stop` is set and what was running then is done or cut. Closes the sockets."""
     connections = _Connections(app, limits)
-    sockets = await open_sockets(bind.host, bind.port)
-    listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in sockets]
+    listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in listening]
     async with trio.open_nursery() as handlers:
         try:
             async with trio.open_nursery() as accepting:
@@ -171,7 +163,6 @@ async def serve_http(
                     trio.serve_listeners, connections.serve, listeners, handler_nursery=handlers
                 )
                 accepting.start_soon(accept)
-                task_status.started([_address(listener) for listener in listeners])
                 await stop.wait()
                 accepting.cancel_scope.cancel()
             await connections.finish()
@@ -187,8 +178,3 @@ def _configuration(limits: ConnectionLimits) -> Config:
     config.include_server_header = False
     config.keep_alive_timeout = limits.keep_alive
     return config
-
-
-def _address(listener: trio.SocketListener) -> HostPort:
-    host, port, *_ = listener.socket.getsockname()
-    return HostPort(host, port)

@@ -110,7 +110,7 @@ class TopicRoutes(Controller):
         name = TopicName.scalable(tenant, namespace, topic)
         stored = await ports.store.get(name)
         if stored is None:
-            raise TopicMissing(f"Scalable topic not found: {name}. Create it first.")
+            raise TopicMissing(f"Scalable topic not found: {name}.")
         return Response(stored.value, media_type=MediaType.JSON, headers={"etag": stored.version.etag})
 
     @delete(

@@ -263,6 +263,13 @@ def test_name_with_control_characters_or_outer_space_is_not_creatable(local: str
         topic.check_creatable()
 
 
+@pytest.mark.parametrize("local", [".", "..", "a/../b", "./a", "a/.", "x-partition-0", "a/b-partition-12"])
+def test_name_that_could_not_be_managed_or_watched_is_not_creatable(local: str) -> None:
+    topic = TopicName.scalable("t", "n", local)
+    with pytest.raises(InvalidName):
+        topic.check_creatable()
+
+
 def test_names_are_values() -> None:
     assert len({ORDERS, TopicName.parse(str(ORDERS)), TopicName.parse("orders")}) == 2
     assert min(NamespaceName("b", "a"), NamespaceName("a", "b")).tenant == "a"

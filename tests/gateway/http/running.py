@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import httpx
@@ -13,6 +12,7 @@ import trio
 from litestar.types import ASGIApp
 
 from controller.transitions import TopicLimits, Transitions
+from gateway.binding import open_sockets
 from gateway.http.admission import AdmissionLimits
 from gateway.http.app import build_app
 from gateway.http.ports import AdminPorts
@@ -57,16 +57,9 @@ async def served(
 ) -> AsyncIterator[HostPort]:
     stop = trio.Event() if stop is None else stop
     async with trio.open_nursery() as nursery:
-        [address] = await nursery.start(
-            partial(
-                serve_http,
-                app,
-                HostPort("127.0.0.1", 0),
-                limits=limits or ConnectionLimits(shutdown_grace=1),
-                stop=stop,
-            )
-        )
-        yield address
+        listening = await open_sockets("127.0.0.1", 0)
+        nursery.start_soon(serve_http, app, listening, limits or ConnectionLimits(shutdown_grace=1), stop)
+        yield HostPort(*listening[0].getsockname()[:2])
         stop.set()
 
 

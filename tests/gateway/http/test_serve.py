@@ -7,8 +7,7 @@ import pytest
 import trio
 from litestar.types import Receive, Scope, Send
 
-from gateway.binding import CannotListen
-from gateway.http.serve import ConnectionLimits, serve_http
+from gateway.http.serve import ConnectionLimits
 from tests.gateway.http.running import raw_exchange, served
 from tests.support.waiting import eventually
 
@@ -181,12 +180,6 @@ async def test_client_that_says_nothing_is_given_up(first: bytes) -> None:
     async with served(hello, limits=ConnectionLimits(keep_alive=0.2)) as address:
         with trio.fail_after(10):
             await raw_exchange(address, first)
-
-
-async def test_address_in_use_is_said_in_a_sentence() -> None:
-    async with served(hello) as address:
-        with pytest.raises(CannotListen, match=str(address)):
-            await serve_http(hello, address, limits=ConnectionLimits(), stop=trio.Event())
 
 
 async def test_head_of_a_request_that_trickles_is_given_up() -> None:
