@@ -112,7 +112,7 @@ class Transitions:
         return await self._contend(topic, if_match, write)
 
     async def delete(self, topic: TopicName, if_match: Version | None = None) -> None:
-        """Remove the record; what its segments hold is left to the store's garbage list."""
+        """Remove the record, and with it the states of its segments."""
 
         async def write(stored: StoredTopic) -> None:
             try:

@@ -32,7 +32,7 @@ from metadata.errors import TopicExists
 from metadata.feed import ChangeFeed
 from metadata.lanes import Timeouts
 from metadata.node_sessions import NodeSession
-from metadata.store import TopicStore, open_store, read_topics
+from metadata.store import TopicStore, open_store
 from metadata.unwrap import unwrapped
 from protocol.names import NamespaceName, TopicName
 from sessions.counters import Counters
@@ -73,6 +73,9 @@ class Node:
 
 def run(settings: Settings) -> int:
     """Serve until SIGINT or SIGTERM; the exit code of the process."""
+    # Python's own handler raises KeyboardInterrupt, which is lost if it falls into a fork. Until the loop takes the
+    # signals over, the default ends us, and the store goes with us.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if not settings.uses_embedded_store:
         return trio.run(_serve_until_signalled, settings, settings.store, None)
     # Started here, in the main thread and outside the loop: the parent-death signal hangs on the forking thread.
@@ -83,14 +86,26 @@ def run(settings: Settings) -> int:
 async def _serve_until_signalled(settings: Settings, store_url: str, embedded: EmbeddedValkey | None) -> int:
     with unwrapped(), trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
-            if embedded is not None:
-                nursery.start_soon(_keep_running, embedded)
-            async with start_node(settings, store_url) as node:
-                print(f"ready {node.pulsar_url} {node.http_url}", flush=True)
+            starting = trio.CancelScope()
+            serving, signalled = trio.Event(), trio.Event()
+
+            async def wait_for_signal() -> None:
                 async for number in signals:
                     log.info("stopping on %s", signal.Signals(number).name)
-                    break
-                node.stop()
+                    signalled.set()
+                    if not serving.is_set():
+                        starting.cancel()
+                    return
+
+            nursery.start_soon(wait_for_signal)
+            if embedded is not None:
+                nursery.start_soon(_keep_running, embedded)
+            with starting:
+                async with start_node(settings, store_url) as node:
+                    serving.set()
+                    print(f"ready {node.pulsar_url} {node.http_url}", flush=True)
+                    await signalled.wait()
+                    node.stop()
             nursery.cancel_scope.cancel()
     return 0
 
@@ -118,7 +133,7 @@ async def start_node(settings: Settings, store_url: str) -> AsyncIterator[Node]:
             transitions = Transitions(store, limits, auto_create=settings.auto_create)
             hub = Hub(
                 nursery=background,
-                read=lambda topics: read_topics(feed.lane, topics),
+                read=lambda topics: store.read(feed.lane, topics),
                 create=lambda topic: _create_if_missing(transitions, topic),
                 trusted=lambda bucket: feed.trusted(bucket),
                 owner_url=pulsar_url,

@@ -158,7 +158,7 @@ class Settings:
         kinds.duration("50ms", "1h"),
         "30s",
         CONNECTIONS,
-        "How often a quiet client is pinged; still quiet at the next turn, it is cut.",
+        "How often clients are pinged; one that was silent since its last ping is cut.",
     )
     handshake_timeout: float = _row(
         kinds.duration("50ms", "10m"),

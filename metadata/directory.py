@@ -7,14 +7,12 @@ from collections.abc import Iterable
 
 import trio
 from redis import RedisError
-from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError
-from redis.retry import Retry
-from redis.sentinel import MasterNotFoundError, Sentinel
+from redis.sentinel import Sentinel
 
 from metadata.errors import StoreDenied, StoreUnavailable
 from metadata.keys import BUCKET_SLOTS
-from metadata.urls import Endpoint, Kind, StoreUrl
+from metadata.urls import Endpoint, Kind, StoreUrl, named_by_server
 
 SLOTS = 16_384
 # Many callers notice a fail-over in the same moment: one look at the servers serves them all.
@@ -32,6 +30,7 @@ class Directory:
         self._changed = trio.Event()
         self._refreshing: trio.Event | None = None
         self._refreshed_at = float("-inf")
+        self._silent: set[Endpoint] = set()  # who gave no answer when last asked
         if url.kind is Kind.SINGLE:
             self._replace([url.endpoints[0]] * SLOTS)
 
@@ -56,7 +55,7 @@ class Directory:
         await self._changed.wait()
 
     async def refresh(self) -> None:
-        """Look at the servers again; on failure the old map stays and StoreUnavailable is raised."""
+        """Look at the servers again; on failure the old map stays and a StoreError is raised."""
         if self.url.kind is Kind.SINGLE:
             return
         if self._refreshing is not None:
@@ -67,9 +66,7 @@ class Directory:
         self._refreshing = trio.Event()
         try:
             look = self._ask_sentinels if self.url.kind is Kind.SENTINEL else self._ask_cluster
-            candidates = list(self.primaries()) if self.url.kind is Kind.CLUSTER else []
-            random.shuffle(candidates)
-            owners = await trio.to_thread.run_sync(look, candidates, abandon_on_cancel=True)
+            owners = await trio.to_thread.run_sync(look, self.primaries(), abandon_on_cancel=True)
             if owners != self._owners:
                 self._replace(owners)
         finally:
@@ -84,50 +81,71 @@ class Directory:
         self._changed = trio.Event()
 
     def _ask_sentinels(self, _: Iterable[Endpoint]) -> list[Endpoint | None]:
-        # Credentials are the store's; Sentinels are asked without, as redis-py and others do by default.
-        sentinel = Sentinel(  # type: ignore[no-untyped-call] # redis-py leaves it untyped
-            [(endpoint.host, endpoint.port) for endpoint in self.url.endpoints],
-            socket_timeout=self._connect_timeout,
-            socket_connect_timeout=self._connect_timeout,
-            sentinel_kwargs={
-                "socket_timeout": self._connect_timeout,
-                "socket_connect_timeout": self._connect_timeout,
-                "retry": Retry(NoBackoff(), 0),
-                "ssl": self.url.tls,
-            },
-        )
-        try:
-            host, port = sentinel.discover_master(self.url.service)  # type: ignore[no-untyped-call] # as above
-        except MasterNotFoundError as error:
-            raise StoreUnavailable(f"no Sentinel names a primary for {self.url.service!r}: {error}") from None
-        finally:
-            for client in sentinel.sentinels:
-                client.close()
-        return [Endpoint(host, int(port))] * SLOTS
+        reason = "none was asked"
+        for endpoint in self._in_order(self.url.endpoints):
+            # Credentials are the store's; Sentinels are asked without, as redis-py does by default.
+            options = self.url.client_options(self._connect_timeout) | ({"ssl": True} if self.url.tls else {})
+            sentinel = Sentinel(  # type: ignore[no-untyped-call] # redis-py leaves it untyped
+                [(endpoint.host, endpoint.port)], sentinel_kwargs=options
+            )
+            try:
+                host, port = sentinel.discover_master(self.url.service)  # type: ignore[no-untyped-call] # as above
+            except (RedisError, OSError, ValueError) as error:
+                reason = f"{endpoint}: {error}"
+                self._silent.add(endpoint)
+                continue
+            finally:
+                for client in sentinel.sentinels:
+                    client.close()
+            self._silent.discard(endpoint)
+            return [Endpoint(host, int(port))] * SLOTS
+        raise StoreUnavailable(f"no Sentinel names a primary for {self.url.service!r} ({reason})")
 
     def _ask_cluster(self, known: Iterable[Endpoint]) -> list[Endpoint | None]:
-        reason = "no node answered"
-        for endpoint in (*known, *self.url.endpoints):
-            connection = self.url.connection(endpoint, connect_timeout=self._connect_timeout)
+        """The map of the node that knows most. One that was reset knows nothing, and must not blank ours."""
+        reason = "none was asked"
+        best: list[Endpoint | None] = []
+        wanted = SLOTS - self._owners.count(None)
+        for endpoint in self._in_order({*known, *self.url.endpoints}):
             try:
-                connection.connect()
-                connection.send_command("CLUSTER", "SLOTS")
-                return _owners_of(connection.read_response(), endpoint)
+                owners = self._slots_at(endpoint)
             except (AuthenticationError, NoPermissionError) as error:
                 raise StoreDenied(f"{endpoint} refuses the credentials of the store URL: {error}") from None
-            except (RedisError, OSError) as error:
+            except (RedisError, OSError, ValueError) as error:
                 reason = f"{endpoint}: {error}"
-            finally:
-                connection.disconnect()
-        raise StoreUnavailable(f"cannot read the cluster's slots: {reason}")
+                self._silent.add(endpoint)
+                continue
+            self._silent.discard(endpoint)
+            covered = SLOTS - owners.count(None)
+            if covered and covered >= wanted:
+                return owners
+            if covered > (SLOTS - best.count(None) if best else 0):
+                best = owners
+            reason = f"{endpoint} knows the owners of {covered} slots only"
+        if best:
+            return best
+        raise StoreUnavailable(f"cannot read the cluster's slots ({reason})")
+
+    def _in_order(self, endpoints: Iterable[Endpoint]) -> list[Endpoint]:
+        """Any order, but who was silent last: a dead server costs its time-out once, not at every look."""
+        return sorted(endpoints, key=lambda endpoint: (endpoint in self._silent, random.random()))
+
+    def _slots_at(self, endpoint: Endpoint) -> list[Endpoint | None]:
+        connection = self.url.connection(endpoint, connect_timeout=self._connect_timeout)
+        try:
+            connection.connect()
+            connection.send_command("CLUSTER", "SLOTS")
+            return _owners_of(connection.read_response(), endpoint)
+        finally:
+            connection.disconnect()
 
 
 def _owners_of(reply: object, asked: Endpoint) -> list[Endpoint | None]:
-    """The owners of all slots from a CLUSTER SLOTS reply; an unnamed host means the one that was asked."""
+    """The owners of all slots from a CLUSTER SLOTS reply."""
     owners: list[Endpoint | None] = [None] * SLOTS
     assert isinstance(reply, list)
     for start, end, primary, *_ in reply:
-        host = primary[0].decode() if isinstance(primary[0], bytes) else (primary[0] or "")
-        endpoint = Endpoint(host if host and host != "?" else asked.host, int(primary[1]))
+        host = primary[0].decode() if isinstance(primary[0], bytes) else primary[0] or ""
+        endpoint = named_by_server(host, int(primary[1]), asked)
         owners[start : end + 1] = [endpoint] * (end + 1 - start)
     return owners

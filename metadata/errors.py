@@ -16,6 +16,14 @@ class StoreUnavailable(StoreError):
     http_status = 503
 
 
+class OutcomeUnknown(StoreUnavailable):
+    """A write was sent and its reply lost: whether it happened must be looked up."""
+
+
+class RecordDamaged(StoreError):
+    """What stands where a record should be is none; everything else in the store goes on."""
+
+
 class StoreLost(StoreError):
     """The store answers, but it is not the one whose data this node serves."""
 

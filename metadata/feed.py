@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from metadata import keys
-from metadata.errors import StoreDenied, StoreError
+from metadata.errors import StoreError
 from metadata.lanes import Lane
 from metadata.link import Link, LinkLost, Reply
 from metadata.store import TopicStore
@@ -111,6 +111,7 @@ class ChangeFeed:
         self._followers.clear()
         async with trio.open_nursery() as nursery:
             await nursery.start(self.lane.run)
+            nursery.start_soon(self._look_for_primaries)
             task_status.started()
             while True:
                 primaries = self._directory.primaries()
@@ -123,6 +124,18 @@ class ChangeFeed:
                     follower.ring()
                 await self._directory.changed()
 
+    async def _look_for_primaries(self) -> None:
+        """Apart from the followers: a server that is slow to say who leads must not make them deaf."""
+        while True:
+            await trio.sleep(self._interval())
+            try:
+                await self._directory.refresh()
+            except StoreError as error:
+                log.debug("the primaries cannot be looked up now: %s", error)
+
+    def _interval(self) -> float:
+        return self._probe_interval * random.uniform(0.8, 1.0)
+
     def _on_push(self, link: Link, message: list[Any]) -> None:
         if message[0] != b"pmessage":
             return
@@ -132,8 +145,8 @@ class ChangeFeed:
 
     def _on_lost(self, link: Link) -> None:
         follower = self._followers.get(link.endpoint)
-        if follower is not None:
-            follower.ring()
+        if follower is not None and follower.link is link:
+            follower.deafened()
 
 
 class _Follower:
@@ -148,7 +161,7 @@ class _Follower:
         self._dirty: set[int] = set()
         self._rung = trio.Event()
         self._test_bells = 0
-        self._flag_denied = False
+        self._complaints: set[str] = set()  # said once each
 
     async def run(self) -> None:
         pause = _FIRST_PAUSE
@@ -162,7 +175,7 @@ class _Follower:
                     pause = _FIRST_PAUSE
                     await self._follow(self.link)
                 except (LinkLost, StoreError) as error:
-                    if pause == _FIRST_PAUSE or isinstance(error, StoreDenied):
+                    if pause == _FIRST_PAUSE:
                         log.warning("change feed of %s interrupted: %s", self.endpoint, error)
                     cause = "connection"
                 finally:
@@ -186,6 +199,11 @@ class _Follower:
         """Something may want attention: a marked bucket, a new map of primaries, or a lost link."""
         self._rung.set()
 
+    def deafened(self) -> None:
+        """The link is gone. At once, although a read of ours may go on at a successor: nobody hears the bells."""
+        self._leave(self.buckets)
+        self.ring()
+
     def _mark(self, bucket: int) -> None:
         self._dirty.add(bucket)
         self.ring()
@@ -201,10 +219,31 @@ class _Follower:
             self.link = None
 
     async def _subscribe(self, link: Link) -> None:
-        link.subscribe(self.feed._pattern)
-        await link.call("PING")
-        if not await self._bells_ring(link):
+        await self._check_role(link)
+        receipt = await link.call("PSUBSCRIBE", self.feed._pattern)
+        if isinstance(receipt, Exception):
+            self._complain(f"does not let us subscribe ({receipt})", f"grant the user &{self.feed._pattern} there")
+        elif not await self._bells_ring(link):
             await self._repair_flag(link)
+
+    async def _check_role(self, link: Link) -> None:
+        """A primary that was demoted behind an address that now leads elsewhere stays connected and looks fine."""
+        role = await link.call("ROLE")
+        if isinstance(role, Exception):
+            self._complain(f"does not tell its role ({role})", "grant the user +role there")
+        elif role[0] != b"master":
+            raise LinkLost(f"{self.endpoint} is a replica now")
+
+    def _complain(self, what: str, remedy: str) -> None:
+        if what not in self._complaints:
+            self._complaints.add(what)
+            log.warning(
+                "%s %s: without it changes are found by looking every %g s at best; %s",
+                self.endpoint,
+                what,
+                self.feed._probe_interval,
+                remedy,
+            )
 
     async def _bells_ring(self, link: Link) -> bool:
         """Write below the change logs and see whether its bell arrives before the answer to what follows."""
@@ -229,36 +268,37 @@ class _Follower:
             wanted = current + "".join(flag for flag in _FLAGS if flag not in current)
             reply = await link.call("CONFIG", "SET", "notify-keyspace-events", wanted)
         if isinstance(reply, Exception):
-            if not self._flag_denied:
-                log.warning(
-                    "%s sends no keyspace notifications and does not let us turn them on (%s): changes are found by "
-                    "looking every %g s; set notify-keyspace-events %s there",
-                    self.endpoint,
-                    reply,
-                    self.feed._probe_interval,
-                    _FLAGS,
-                )
-            self._flag_denied = True
+            self._complain(
+                f"sends no keyspace notifications and does not let us turn them on ({reply})",
+                f"set notify-keyspace-events {_FLAGS} there",
+            )
         else:
             log.info("turned keyspace notifications on at %s (%s)", self.endpoint, _FLAGS)
 
     async def _adopt(self, cause: str) -> None:
         """Take up the buckets that this primary owns and that are not followed yet."""
         owned = self.feed._directory.buckets_of(self.endpoint)
-        new = sorted(owned - self.buckets)
+        # Not merely what is missing from `self.buckets`: another may have taken one over for a moment, and left it.
+        new = sorted(bucket for bucket in owned if self.feed._buckets[bucket].follower is not self)
         self._leave(self.buckets - owned)
         self._dirty &= owned
         # From here on bells of the new buckets count, so that none falls between their tails and the first read.
         self.buckets = owned
         if not new:
             return
+        if unmarked := [bucket for bucket in new if bucket in self.feed._store.unmarked]:
+            await self.feed._store.mark(unmarked)
         tails = await self._tails(new)
-        for bucket, (position, foreign) in zip(new, tails, strict=True):
+        if self.link is None or not self.link.usable:
+            raise LinkLost(f"connection to {self.endpoint} lost")
+        still_owned = self.feed._directory.buckets_of(self.endpoint)
+        adopted = [(bucket, tail) for bucket, tail in zip(new, tails, strict=True) if bucket in still_owned]
+        for bucket, (position, foreign) in adopted:
             state = self.feed._buckets[bucket]
             state.position = position
             state.follower = self
             self._note_foreign(bucket, foreign)
-        self._declare_gap(new, cause)
+        self._declare_gap([bucket for bucket, _ in adopted], cause)
 
     def _leave(self, buckets: Collection[int]) -> None:
         for bucket in buckets:
@@ -268,7 +308,7 @@ class _Follower:
 
     async def _follow(self, link: Link) -> None:
         generation = -1
-        next_probe = trio.current_time() + self._interval()
+        next_probe = trio.current_time() + self.feed._interval()
         while True:
             with trio.move_on_at(next_probe):
                 await self._rung.wait()
@@ -280,24 +320,22 @@ class _Follower:
                 await self._adopt("moved")
             if trio.current_time() >= next_probe:
                 await self._probe(link)
-                next_probe = trio.current_time() + self._interval()
+                next_probe = trio.current_time() + self.feed._interval()
             if self._dirty:
                 await self._read()
-
-    def _interval(self) -> float:
-        return self.feed._probe_interval * random.uniform(0.8, 1.0)
 
     async def _read(self) -> None:
         """Take in what the marked logs say. Marks are cleared first: a bell during the read counts for the next."""
         marked = sorted(self._dirty)
         self._dirty.clear()
-        replies = await self.feed.lane.gather([_log_read(b, self.feed._buckets[b].position) for b in marked])
+        requests = [_log_read(b, self.feed._buckets[b].position) for b in marked]
+        replies = await self.feed.lane.gather(requests, refusals=True)
         doubtful = []
         for bucket, entries in zip(marked, replies, strict=True):
             state = self.feed._buckets[bucket]
             if state.follower is not self:
                 continue
-            fresh = _after(state.position, entries)
+            fresh = None if isinstance(entries, StoreError) else _after(state.position, entries)
             if fresh is None:
                 doubtful.append(bucket)
                 continue
@@ -315,10 +353,7 @@ class _Follower:
     async def _probe(self, link: Link) -> None:
         """Compare every tail with what is known: finds lost bells, trimmed logs, fail-overs and flushes."""
         self.feed.counters.probes += 1
-        try:
-            await self.feed._directory.refresh()
-        except StoreError as error:
-            log.debug("the primaries cannot be looked up now: %s", error)
+        await self._check_role(link)
         probed = sorted(self.buckets)
         tails = await self._tails(probed)
         lost_bells = 0
@@ -345,10 +380,12 @@ class _Follower:
 
     async def _reset(self, buckets: Sequence[int], cause: str) -> None:
         """A log no longer continues from where we were: start again from its tail, and read everything again."""
-        for bucket, (position, foreign) in zip(buckets, await self._tails(buckets), strict=True):
+        tails = await self._tails(buckets)
+        ours = [(b, tail) for b, tail in zip(buckets, tails, strict=True) if self.feed._buckets[b].follower is self]
+        for bucket, (position, foreign) in ours:
             self.feed._buckets[bucket].position = position
             self._note_foreign(bucket, foreign)
-        self._declare_gap(buckets, cause)
+        self._declare_gap([bucket for bucket, _ in ours], cause)
 
     async def _tails(self, buckets: Sequence[int]) -> list[tuple[_Position | None, bool]]:
         """The last position of each log, and whether the bucket has lost the mark of our store."""
@@ -361,11 +398,16 @@ class _Follower:
                     (slots[b], ("XREVRANGE", keys.changes_key(b), "+", "-", "COUNT", 1)),
                     (slots[b], ("GET", keys.marker_key(b))),
                 )
-            ]
+            ],
+            refusals=True,
         )
         mine = self.feed._store.identity.id.encode()
-        pairs = zip(replies[::2], replies[1::2], strict=True)
-        return [(_position(tail[0]) if tail else None, mark != mine) for tail, mark in pairs]
+        found: list[tuple[_Position | None, bool]] = []
+        for tail, mark in zip(replies[::2], replies[1::2], strict=True):
+            # A key of another kind in the place of a log is none of ours: the bucket is not to be trusted.
+            damaged = isinstance(tail, StoreError)
+            found.append((_position(tail[0]) if tail and not damaged else None, damaged or mark != mine))
+        return found
 
     def _note_foreign(self, bucket: int, foreign: bool) -> None:
         state = self.feed._buckets[bucket]

@@ -1,7 +1,8 @@
 """Commands to the right server, with Vela's own rules for redirects, retries and lost links.
 
 A lane has its own connection to every primary, so that a long listing on one never delays a lease on another.
-Everything sent through a lane may be executed twice: reads are harmless, and scripts know their operation id.
+Reads, and scripts that do no harm twice, are repeated until they are answered. Of other scripts it is for the caller to
+find out whether one whose reply was lost was executed.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from redis import RedisError
 from redis.exceptions import AuthenticationError, NoPermissionError
 
 from metadata.directory import Directory
-from metadata.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable
+from metadata.errors import OutcomeUnknown, StoreDenied, StoreError, StoreFull, StoreUnavailable
 from metadata.link import Command, Link, LinkLost, Reply
 from metadata.scripts import Script
-from metadata.urls import Endpoint
+from metadata.urls import Endpoint, named_by_server
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ Request = tuple[int, Command]  # hash slot, command
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.5
 # The server is there but cannot serve this now; asking again later is right.
-_TRY_LATER = ("TRYAGAIN", "CLUSTERDOWN", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "BUSY")
+_TRY_LATER = ("TRYAGAIN", "CLUSTERDOWN", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "BUSY", "MISCONF")
 _DENIED = ("NOAUTH", "WRONGPASS", "NOPERM")
 
 
@@ -73,10 +74,15 @@ class Lane:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Owns the connections' tasks, so it lives above all callers."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            task_status.started()
-            await trio.sleep_forever()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                task_status.started()
+                while True:
+                    await self._directory.changed()
+                    self._close_strangers()
+        finally:
+            self._nursery = None
 
     @property
     def round_trip(self) -> float:
@@ -102,33 +108,40 @@ class Lane:
         return (await self.gather([(slot, command)]))[0]
 
     async def script(
-        self, slot: int, script: Script, keys: Sequence[bytes], args: Sequence[bytes | str | int]
-    ) -> tuple[Reply, bool]:
-        """Run a script. The flag says that an earlier attempt may have been executed without telling us."""
-        replies: list[Reply] = [None]
-        interrupted = await self._gather([(slot, script.command(keys, args))], replies)
-        return replies[0], interrupted
+        self,
+        slot: int,
+        script: Script,
+        keys: Sequence[bytes],
+        args: Sequence[bytes | str | int],
+        *,
+        repeatable: bool = False,
+    ) -> Reply:
+        """Run a script; unless it is repeatable, OutcomeUnknown is raised where it may have run without telling us."""
+        [reply] = await self._gather([(slot, script.command(keys, args))], once=not repeatable)
+        return reply
 
-    async def gather(self, requests: Sequence[Request]) -> list[Reply]:
-        """All replies in order, each server's part in one pipeline; any final error is raised."""
+    async def gather(self, requests: Sequence[Request], *, refusals: bool = False) -> list[Reply]:
+        """All replies in order, each server's part in one pipeline.
+
+        A refusal of one command is raised, or with `refusals` stands as a StoreError among the replies.
+        """
+        return await self._gather(requests, refusals=refusals)
+
+    async def _gather(self, requests: Sequence[Request], *, once: bool = False, refusals: bool = False) -> list[Reply]:
         replies: list[Reply] = [None] * len(requests)
-        await self._gather(requests, replies)
-        return replies
-
-    async def _gather(self, requests: Sequence[Request], replies: list[Reply]) -> bool:
         todo: Sequence[int] = range(len(requests))
         give_up_at = trio.current_time() + self._timeouts.patience
         pause = _FIRST_PAUSE
-        interrupted = False
         rerouted_before = False
         while True:
-            attempt = _Attempt(self, requests, replies)
+            attempt = _Attempt(self, requests, replies, refusals)
             await attempt.run(todo)
-            interrupted = interrupted or attempt.interrupted
             if attempt.failure is not None:
                 raise attempt.failure
+            if attempt.interrupted and once:
+                raise OutcomeUnknown(f"the store does not answer now ({attempt.reason}); see whether it happened")
             if not attempt.again:
-                return interrupted
+                return replies
             if trio.current_time() >= give_up_at:
                 raise StoreUnavailable(f"the store does not serve this now ({attempt.reason}); try again")
             todo = attempt.again
@@ -139,14 +152,15 @@ class Lane:
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 try:
                     await self._directory.refresh()
-                except StoreUnavailable as error:
+                except StoreError as error:
                     log.debug("lane %s: %s", self.name, error)
             rerouted_before = attempt.rerouted
 
     async def _open(self, endpoint: Endpoint) -> Link:
-        assert self._nursery is not None, "Lane.run is not running"
         opened = self._opening[endpoint] = trio.Event()
         try:
+            if self._nursery is None:
+                raise LinkLost(f"the {self.name} lane is not running")
             with trio.move_on_after(self._timeouts.connect * 2):
                 link = await Link.open(
                     self._directory.url,
@@ -155,6 +169,9 @@ class Lane:
                     timeout=self._timeouts.silence,
                     on_push=self._on_push,
                 )
+                if self._nursery is None:
+                    link.close()
+                    raise LinkLost(f"the {self.name} lane has ended")
                 # Ahead of everything else, so that a burst on a new connection does not meet NOSCRIPT a thousand times.
                 link.cast([("SCRIPT", "LOAD", script.source) for script in self._scripts])
                 self._links[endpoint] = link
@@ -164,11 +181,17 @@ class Lane:
             raise LinkLost(f"{endpoint} does not accept a connection")
         except (AuthenticationError, NoPermissionError) as error:
             raise StoreDenied(f"{endpoint} refuses the credentials of the store URL: {error}") from None
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, ValueError) as error:
             raise LinkLost(f"cannot connect to {endpoint}: {error}") from None
         finally:
             del self._opening[endpoint]
             opened.set()
+
+    def _close_strangers(self) -> None:
+        """Connections to servers that are no primaries any more have nothing left to do."""
+        primaries = self._directory.primaries()
+        for endpoint in [endpoint for endpoint in self._links if endpoint not in primaries]:
+            self._links[endpoint].close()
 
     async def _drive(self, link: Link) -> None:
         try:
@@ -187,10 +210,11 @@ class Lane:
 class _Attempt:
     """One try at a set of requests: fills replies, and collects what is to be tried again."""
 
-    def __init__(self, lane: Lane, requests: Sequence[Request], replies: list[Reply]) -> None:
+    def __init__(self, lane: Lane, requests: Sequence[Request], replies: list[Reply], refusals: bool) -> None:
         self.lane = lane
         self.requests = requests
         self.replies = replies
+        self.refusals = refusals
         self.again: list[int] = []
         self.reason = ""
         self.failure: StoreError | None = None
@@ -255,7 +279,12 @@ class _Attempt:
         elif code in _DENIED:
             self.failure = StoreDenied(f"{link.endpoint} denies a command: {text}")
         else:
-            self.failure = StoreError(f"{link.endpoint} refuses {command[0]!r}: {text}")
+            log.error("%s refuses %s: %s", link.endpoint, command[0], text)
+            refusal = StoreError("The store refused a command; the server's log has more.")
+            if self.refusals:
+                self.replies[index] = refusal
+            else:
+                self.failure = refusal
 
     async def _ask_once(self, endpoint: Endpoint, index: int) -> None:
         """The slot is on its way: this one key is already at the other server."""
@@ -295,6 +324,6 @@ class _Attempt:
 
 
 def _redirect_target(rest: str, asked: Endpoint) -> Endpoint:
-    """The server named by `MOVED slot host:port` or `ASK slot host:port`; no host means the one that was asked."""
+    """The server named by `MOVED slot host:port` or `ASK slot host:port`."""
     host, _, port = rest.split(" ")[1].rpartition(":")
-    return Endpoint(host or asked.host, int(port))
+    return named_by_server(host, int(port), asked)

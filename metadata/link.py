@@ -67,6 +67,7 @@ class Link:
         self._error: LinkLost | None = None
         self._writer: trio.lowlevel.Task | None = None
         self._sent_at: float | None = None
+        self._received = trio.Event()
         # Armed while somebody waits: a server that says nothing for `timeout` counts as lost.
         self._silence = trio.CancelScope()
 
@@ -116,6 +117,8 @@ class Link:
             raise LinkLost(str(self._error))
         if self._outstanding + len(commands) > MAX_OUTSTANDING:
             raise LinkLost(f"more than {MAX_OUTSTANDING} commands wait for {self.endpoint}")
+        # Packed before the call is entered: a value that cannot be packed must not leave a call without its command.
+        packed = [_pack(command) for command in commands]
         call = _Call(task, len(commands))
         if not self._calls:
             now = trio.current_time()
@@ -123,15 +126,11 @@ class Link:
             self._sent_at = now
         self._calls.append(call)
         self._outstanding += len(commands)
-        self._out.extend(map(_pack, commands))
+        self._out += packed
         if self._writer is not None:
             writer, self._writer = self._writer, None
             trio.lowlevel.reschedule(writer)
         return call
-
-    def subscribe(self, pattern: str) -> None:
-        """PSUBSCRIBE is answered by a push, not by a reply, so it takes no slot; follow it with a PING."""
-        self._out.append(_pack(("PSUBSCRIBE", pattern)))
 
     async def run(self) -> None:
         """Drive the socket until it is lost or the task is cancelled. Never raises for a lost connection."""
@@ -181,7 +180,7 @@ class Link:
                     await trio.lowlevel.wait_writable(self._sock)
                 except ssl.SSLWantReadError:
                     # TLS wants a record from the peer first; the reader will take it in.
-                    await trio.lowlevel.checkpoint()
+                    await self._received.wait()
 
     async def _read(self) -> None:
         while True:
@@ -196,6 +195,8 @@ class Link:
             if not data:
                 raise LinkLost("the server closed it")
             self._reader.feed(data)
+            self._received.set()
+            self._received = trio.Event()
             self._deliver()
             self._silence.deadline = trio.current_time() + self._timeout if self._calls else float("inf")
             # Under a flood `recv` never blocks; others must run too.
@@ -203,7 +204,8 @@ class Link:
 
     def _deliver(self) -> None:
         while (reply := self._reader.gets()) is not _NOTHING:
-            if isinstance(reply, hiredis.PushNotification):
+            # PSUBSCRIBE is answered by a push in its turn, or by an error reply: either fills the caller's slot.
+            if isinstance(reply, hiredis.PushNotification) and reply[0] != b"psubscribe":
                 if self._on_push is not None:
                     self._on_push(self, reply)
                 continue

@@ -59,11 +59,12 @@ class NodeSession:
         sent_at = trio.current_time()
         node = keys.node_key(self.record.session)
         try:
-            mine, _ = await self._store.leases.script(
+            mine = await self._store.leases.script(
                 keys.slot_of(node),
                 scripts.RENEW_LEASE,
                 [node],
                 [msgspec.json.encode(self.record), int(self._lease * 1000), "1" if first else "0"],
+                repeatable=True,
             )
         except StoreError as error:
             log.warning("the node session was not renewed: %s", error)
@@ -82,7 +83,7 @@ class NodeSession:
         node = keys.node_key(self.record.session)
         try:
             await self._store.leases.script(
-                keys.slot_of(node), scripts.RELEASE_LEASE, [node], [msgspec.json.encode(self.record)]
+                keys.slot_of(node), scripts.RELEASE_LEASE, [node], [msgspec.json.encode(self.record)], repeatable=True
             )
         except StoreError as error:
             log.info("the node session was left to run out: %s", error)

@@ -18,16 +18,20 @@ from metadata.errors import (
     NamespaceExists,
     NamespaceMissing,
     NamespaceNotEmpty,
+    OutcomeUnknown,
+    RecordDamaged,
+    StoreLost,
     StoreRefused,
+    StoreUnavailable,
     TopicExists,
     TopicMissing,
     VersionConflict,
 )
 from metadata.lanes import Lane, Timeouts
-from metadata.link import Reply
+from metadata.link import LinkLost, Reply
 from metadata.records import StoredTopic, Version
 from metadata.unwrap import unwrapped
-from metadata.urls import StoreUrl
+from metadata.urls import Endpoint, StoreUrl
 from protocol.names import NamespaceName, TopicName
 
 log = logging.getLogger(__name__)
@@ -37,8 +41,9 @@ FORMAT: Final = 1
 _OLDEST_SERVER: Final = 7
 # One reply of a listing: small enough that nobody on the bulk lane waits long, large enough to pipeline well.
 _SLICE: Final = 256
-# How far back the change log is searched for an operation whose reply was lost.
-_SETTLE_DEPTH: Final = 1_000
+_FIELDS: Final = ("value", "incarnation", "version", "ctime", "mtime")
+# Entries of a change log that are looked through at a time.
+_PAGE: Final = 1_000
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
@@ -60,6 +65,7 @@ class TopicStore:
         self.bulk = Lane("bulk", self.directory, timeouts)
         self.leases = Lane("leases", self.directory, timeouts, scripts=scripts.ALL)
         self.identity = StoreIdentity("", FORMAT, keys.BUCKETS)
+        self.unmarked = set(range(keys.BUCKETS))  # buckets whose mark was not seen since the start
         self._change_log_length = change_log_length
 
     @property
@@ -71,7 +77,9 @@ class TopicStore:
         await self.directory.refresh()
         await self._check_server()
         founding = StoreIdentity(os.urandom(8).hex(), FORMAT, keys.BUCKETS)
-        await self.commands.call(keys.STORE_SLOT, "SET", keys.STORE, msgspec.json.encode(founding), "NX")
+        # Read first, here and below: a full store refuses even writes that would change nothing.
+        if await self.commands.call(keys.STORE_SLOT, "GET", keys.STORE) is None:
+            await self.commands.call(keys.STORE_SLOT, "SET", keys.STORE, msgspec.json.encode(founding), "NX")
         self.identity = _identity(await self.commands.call(keys.STORE_SLOT, "GET", keys.STORE))
         if self.identity.format > FORMAT:
             raise StoreRefused(
@@ -81,27 +89,31 @@ class TopicStore:
             raise StoreRefused(
                 f"the store has {self.identity.buckets} buckets, this Vela works with {keys.BUCKETS}: use another store"
             )
-        await self._mark_buckets(fresh=self.identity.id == founding.id)
+        await self._mark_all(fresh=self.identity.id == founding.id)
 
     async def create(self, topic: TopicName, value: bytes, segments: Sequence[str]) -> Version:
         """Write a topic that must not exist, with the states of its first segments."""
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
-        op, incarnation = _operation_id(), _operation_id()
-        outcome, version, interrupted = await self._write(
+        incarnation = _operation_id()
+        outcome, version = await self._write(
             bucket,
             scripts.CREATE_TOPIC,
             [
                 keys.record_key(path),
                 keys.index_key(bucket, topic.namespace_name),
                 keys.changes_key(bucket),
+                keys.marker_key(bucket),
                 *(keys.segment_key(path, descriptor) for descriptor in segments),
             ],
-            [op, incarnation, value, topic.local, path, self._change_log_length],
+            [incarnation, value, topic.local, path, self._change_log_length, self.identity.id],
+            written=Version(incarnation, 0),
         )
-        if outcome == b"done" or (interrupted and await self._settled(bucket, op)):
-            return version if outcome == b"done" else Version(incarnation, 0)
-        raise TopicExists(f"Scalable topic already exists: {topic}. Delete it first or choose another name.")
+        if outcome == b"lost":
+            raise _lost()
+        if outcome == b"exists":
+            raise TopicExists(f"Scalable topic already exists: {topic}. Delete it first or choose another name.")
+        return version
 
     async def replace(
         self,
@@ -116,8 +128,7 @@ class TopicStore:
         """Write a record if it is still the expected one, together with the segment states that change with it."""
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
-        op = _operation_id()
-        outcome, version, interrupted = await self._write(
+        outcome, version = await self._write(
             bucket,
             scripts.REPLACE_TOPIC,
             [
@@ -126,7 +137,6 @@ class TopicStore:
                 *(keys.segment_key(path, descriptor) for descriptor in (*created, *sealed, *removed)),
             ],
             [
-                op,
                 expected.incarnation,
                 expected.number,
                 value,
@@ -135,20 +145,15 @@ class TopicStore:
                 len(created),
                 len(sealed),
             ],
+            written=Version(expected.incarnation, expected.number + 1),
         )
-        if outcome == b"done":
-            return version
-        if interrupted and await self._settled(bucket, op):
-            return Version(expected.incarnation, expected.number + 1)
-        if outcome == b"missing":
-            raise TopicMissing(f"Scalable topic not found: {topic}.")
-        raise VersionConflict(f"{topic} was changed by somebody else meanwhile: read it again.")
+        _check_expected(topic, outcome)
+        return version
 
     async def delete(self, topic: TopicName, expected: Version, segments: Sequence[str]) -> None:
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
-        op = _operation_id()
-        outcome, _, interrupted = await self._write(
+        outcome, _ = await self._write(
             bucket,
             scripts.DELETE_TOPIC,
             [
@@ -157,48 +162,74 @@ class TopicStore:
                 keys.changes_key(bucket),
                 *(keys.segment_key(path, descriptor) for descriptor in segments),
             ],
-            [op, expected.incarnation, expected.number, topic.local, path, self._change_log_length],
+            [expected.incarnation, expected.number, topic.local, path, self._change_log_length],
+            written=expected,
         )
-        if outcome == b"done" or (interrupted and await self._settled(bucket, op)):
-            return
-        if outcome == b"missing":
-            raise TopicMissing(f"Scalable topic not found: {topic}.")
-        raise VersionConflict(f"{topic} was changed by somebody else meanwhile: read it again.")
+        _check_expected(topic, outcome)
 
     async def get(self, topic: TopicName) -> StoredTopic | None:
-        [stored] = await read_topics(self.commands, [topic])
+        [stored] = await self.read(self.commands, [topic])
+        if isinstance(stored, RecordDamaged):
+            raise stored
         return stored
 
     async def get_many(self, topics: Sequence[TopicName]) -> list[StoredTopic | None]:
-        """Many records on the bulk lane, in slices, so that nobody else waits for all of them."""
+        """Many records on the bulk lane, in slices, so that nobody else waits; None also for damaged ones."""
         found: list[StoredTopic | None] = []
         for start in range(0, len(topics), _SLICE):
-            found += await read_topics(self.bulk, topics[start : start + _SLICE])
+            part = await self.read(self.bulk, topics[start : start + _SLICE])
+            found += [None if isinstance(stored, RecordDamaged) else stored for stored in part]
+        return found
+
+    async def read(self, lane: Lane, topics: Sequence[TopicName]) -> list[StoredTopic | RecordDamaged | None]:
+        """The records of these topics as they are now, None where there is none.
+
+        Absence in a bucket that does not carry the mark of our store says nothing: then StoreLost is raised.
+        """
+        slots = keys.BUCKET_SLOTS
+        paths = [keys.path_of(topic) for topic in topics]
+        buckets = list(dict.fromkeys(map(keys.bucket_of, paths)))
+        records = [(slots[keys.bucket_of(path)], ("HMGET", keys.record_key(path), *_FIELDS)) for path in paths]
+        # Behind the records: a flush between the two is then noticed, too.
+        marks = [(slots[bucket], ("GET", keys.marker_key(bucket))) for bucket in buckets]
+        replies = await lane.gather([*records, *marks], refusals=True)
+        mine = self.identity.id.encode()
+        foreign = {bucket for bucket, mark in zip(buckets, replies[len(paths) :], strict=True) if mark != mine}
+        found = [_stored(topic, reply) for topic, reply in zip(topics, replies, strict=False)]
+        if any(stored is None and keys.bucket_of(path) in foreign for stored, path in zip(found, paths, strict=True)):
+            raise _lost()
         return found
 
     async def list_topics(self, namespace: NamespaceName) -> list[str]:
         """The local names of a namespace's topics, sorted: one exact read of each bucket's index."""
-        replies = await self.bulk.gather(
-            [
-                (keys.BUCKET_SLOTS[bucket], ("HKEYS", keys.index_key(bucket, namespace)))
-                for bucket in range(keys.BUCKETS)
-            ]
-        )
-        return sorted(name.decode() for reply in replies for name in reply)
+        slots = keys.BUCKET_SLOTS
+        indexes = [(slots[b], ("HKEYS", keys.index_key(b, namespace))) for b in range(keys.BUCKETS)]
+        marks = [(slots[b], ("GET", keys.marker_key(b))) for b in range(keys.BUCKETS)]
+        replies = await self.bulk.gather([*indexes, *marks])
+        mine = self.identity.id.encode()
+        if any(mark != mine for mark in replies[keys.BUCKETS :]):
+            raise _lost()
+        return sorted(name.decode() for reply in replies[: keys.BUCKETS] for name in reply)
 
     async def create_namespace(self, namespace: NamespaceName, policies: bytes = b"{}") -> None:
         op = _operation_id()
-        reply, _ = await self.commands.script(
-            keys.NAMESPACES_SLOT, scripts.CREATE_NAMESPACE, [keys.NAMESPACES], [op, str(namespace), policies]
+        reply = await self.commands.script(
+            keys.NAMESPACES_SLOT,
+            scripts.CREATE_NAMESPACE,
+            [keys.NAMESPACES],
+            [op, str(namespace), policies],
+            repeatable=True,
         )
         if reply != b"done":
             raise NamespaceExists(f"Namespace already exists: {namespace}.")
 
     async def ensure_namespace(self, namespace: NamespaceName) -> None:
+        if await self.get_namespace(namespace) is not None:
+            return
         try:
             await self.create_namespace(namespace)
         except NamespaceExists:
-            pass
+            pass  # somebody else was faster
 
     async def get_namespace(self, namespace: NamespaceName) -> bytes | None:
         """The namespace's policies as JSON, None where it does not exist."""
@@ -223,25 +254,56 @@ class TopicStore:
         script: scripts.Script,
         script_keys: Sequence[bytes],
         args: Sequence[bytes | str | int],
-    ) -> tuple[bytes, Version, bool]:
-        reply, interrupted = await self.commands.script(keys.BUCKET_SLOTS[bucket], script, script_keys, args)
-        outcome, incarnation, number = reply
-        return outcome, Version(incarnation.decode(), int(number or 0)), interrupted
+        *,
+        written: Version,
+    ) -> tuple[bytes, Version]:
+        """Run a script under a new operation id until its outcome is known; `written` is the version it writes."""
+        op = _operation_id()
+        give_up_at = trio.current_time() + self.timeouts.patience
+        interrupted = False
+        while True:
+            try:
+                outcome, incarnation, number = await self.commands.script(
+                    keys.BUCKET_SLOTS[bucket], script, script_keys, [op, *args]
+                )
+            except OutcomeUnknown:
+                interrupted = True
+                # Looked up before it is sent again: a topic that was created and deleted meanwhile stays deleted.
+                if await self._is_logged(bucket, op):
+                    return b"done", written
+                if trio.current_time() > give_up_at:
+                    raise
+                continue
+            # The first sending may have arrived after all, and somebody else's write after it.
+            if outcome != b"done" and interrupted and await self._is_logged(bucket, op):
+                return b"done", written
+            return outcome, Version(incarnation.decode(), int(number or 0))
 
-    async def _settled(self, bucket: int, op: str) -> bool:
-        """Whether an operation whose reply was lost did happen: then the bucket's change log names it."""
-        entries: list[Reply] = await self.commands.call(
-            keys.BUCKET_SLOTS[bucket], "XREVRANGE", keys.changes_key(bucket), "+", "-", "COUNT", _SETTLE_DEPTH
-        )
+    async def _is_logged(self, bucket: int, op: str) -> bool:
+        """Whether an operation happened: then the bucket's change log names it."""
         wanted = op.encode()
-        return any(wanted in fields for _, fields in entries)
+        end = b"+"
+        for _ in range(0, self._change_log_length, _PAGE):
+            entries: list[Reply] = await self.commands.call(
+                keys.BUCKET_SLOTS[bucket], "XREVRANGE", keys.changes_key(bucket), end, "-", "COUNT", _PAGE
+            )
+            if any(wanted in fields for _, fields in entries):
+                return True
+            if len(entries) < _PAGE:
+                return False
+            end = b"(" + entries[-1][0]
+        return False
 
     async def _check_server(self) -> None:
         for endpoint in self.directory.primaries():
-            slot = next(s for s in range(16_384) if self.directory.owner(s) == endpoint)
-            info = _info(await self.commands.call(slot, "INFO", "server", "memory"))
-            version = info.get("redis_version", "0")
-            if int(version.split(".")[0]) < _OLDEST_SERVER:
+            try:
+                link = await self.commands.link(endpoint)
+                info = _info(await link.call("INFO"))
+            except LinkLost as error:
+                log.warning("%s was not checked: %s", endpoint, error)
+                continue
+            version = info.get("redis_version", "")
+            if version and int(version.split(".")[0]) < _OLDEST_SERVER:
                 raise StoreRefused(f"{endpoint} is version {version}: Vela needs Redis 7, Valkey 7.2 or newer")
             policy = info.get("maxmemory_policy", "noeviction")
             if policy != "noeviction":
@@ -249,22 +311,42 @@ class TopicStore:
                     f"{endpoint} may evict topics under its maxmemory-policy {policy}: set it to noeviction"
                 )
 
-    async def _mark_buckets(self, *, fresh: bool) -> None:
-        slots = keys.BUCKET_SLOTS
+    async def _mark_all(self, *, fresh: bool) -> None:
+        """Mark what can be reached now; the buckets of a shard that is down are marked when it is first followed."""
+        by_owner: dict[Endpoint | None, list[int]] = {}
+        for bucket, slot in enumerate(keys.BUCKET_SLOTS):
+            by_owner.setdefault(self.directory.owner(slot), []).append(bucket)
+        with unwrapped():
+            async with trio.open_nursery() as nursery:
+                for buckets in by_owner.values():
+                    nursery.start_soon(self._mark_if_reachable, buckets, fresh)
+
+    async def _mark_if_reachable(self, buckets: Sequence[int], fresh: bool) -> None:
+        try:
+            await self.mark(buckets, fresh=fresh)
+        except StoreUnavailable as error:
+            log.warning("%d of %d buckets are out of reach: %s", len(buckets), keys.BUCKETS, error)
+
+    async def mark(self, buckets: Sequence[int], *, fresh: bool = False) -> None:
+        """See that these buckets carry the mark of this store; one without any gets it, once in a node's life."""
         mine = self.identity.id.encode()
-        made: list[Reply] = await self.bulk.gather(
-            [(slots[b], ("SET", keys.marker_key(b), mine, "NX")) for b in range(keys.BUCKETS)]
-        )
-        found = await self.bulk.gather([(slots[b], ("GET", keys.marker_key(b))) for b in range(keys.BUCKETS)])
-        foreign = [b for b, marker in enumerate(found) if marker != mine]
+        unmarked = [b for b, mark in zip(buckets, await self._marks(buckets), strict=True) if mark is None]
+        if unmarked:
+            slots = keys.BUCKET_SLOTS
+            await self.bulk.gather([(slots[b], ("SET", keys.marker_key(b), mine, "NX")) for b in unmarked])
+            if not fresh:
+                log.warning("%d of %d buckets had no mark of this store and got it now", len(unmarked), keys.BUCKETS)
+        foreign = sum(mark != mine for mark in await self._marks(buckets))
         if foreign:
             raise StoreRefused(
-                f"{len(foreign)} of the store's buckets belong to another Vela store: "
+                f"{foreign} of the store's buckets belong to another Vela store: "
                 "this is a mixture of two data sets; restore one of them"
             )
-        missing = sum(1 for reply in made if reply is not None)
-        if missing and not fresh:
-            log.warning("%d of %d buckets carried no mark of this store and were marked now", missing, keys.BUCKETS)
+        self.unmarked -= set(buckets)
+
+    async def _marks(self, buckets: Sequence[int]) -> list[Reply]:
+        slots = keys.BUCKET_SLOTS
+        return await self.bulk.gather([(slots[b], ("GET", keys.marker_key(b))) for b in buckets])
 
 
 @asynccontextmanager
@@ -286,26 +368,26 @@ async def open_store(
             nursery.cancel_scope.cancel()
 
 
-async def read_topics(lane: Lane, topics: Sequence[TopicName]) -> list[StoredTopic | None]:
-    """The records of these topics as they are now, None where there is none."""
-    paths = [keys.path_of(topic) for topic in topics]
-    replies = await lane.gather(
-        [
-            (
-                keys.BUCKET_SLOTS[keys.bucket_of(path)],
-                ("HMGET", keys.record_key(path), "value", "incarnation", "version", "ctime", "mtime"),
-            )
-            for path in paths
-        ]
-    )
-    return [_stored(topic, reply) for topic, reply in zip(topics, replies, strict=True)]
+def _stored(topic: TopicName, reply: Reply) -> StoredTopic | RecordDamaged | None:
+    try:
+        value, incarnation, version, ctime, mtime = reply
+        if incarnation is None:
+            return None
+        return StoredTopic(topic, bytes(value), Version(incarnation.decode(), int(version)), int(ctime), int(mtime))
+    except (TypeError, ValueError):
+        # Something that no script of ours wrote.
+        return RecordDamaged(f"What is stored for {topic} is not the record of a topic: restore or remove it.")
 
 
-def _stored(topic: TopicName, reply: Reply) -> StoredTopic | None:
-    value, incarnation, version, ctime, mtime = reply
-    if incarnation is None:
-        return None
-    return StoredTopic(topic, value, Version(incarnation.decode(), int(version)), int(ctime), int(mtime))
+def _check_expected(topic: TopicName, outcome: bytes) -> None:
+    if outcome == b"missing":
+        raise TopicMissing(f"Scalable topic not found: {topic}.")
+    if outcome == b"conflict":
+        raise VersionConflict(f"{topic} was changed by somebody else meanwhile: read it again.")
+
+
+def _lost() -> StoreLost:
+    return StoreLost("The store has lost its identity (flushed, or another data set): restore it or restart Vela.")
 
 
 def _operation_id() -> str:

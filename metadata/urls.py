@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
+from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from metadata.errors import BadStoreUrl
@@ -52,6 +53,11 @@ class Endpoint:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def named_by_server(host: str, port: int, asked: Endpoint) -> Endpoint:
+    """The server that a cluster node names; where it gives no host it means the address that it was asked at."""
+    return Endpoint(host if host and host != "?" else asked.host, port)
+
+
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
     kind: Kind
@@ -65,7 +71,7 @@ class StoreUrl:
 
     @classmethod
     def parse(cls, text: str) -> StoreUrl:
-        parts = urlsplit(text)
+        parts = _split(text)
         scheme, _, flavour = parts.scheme.partition("+")
         if scheme == "unix" and not flavour:
             return _unix(text)
@@ -75,6 +81,8 @@ class StoreUrl:
         username, _, password = login.partition(":")
         path = [unquote(part) for part in parts.path.split("/")[1:] if part]
         options = _query(parts.query)
+        if scheme == "redis" and any(name.startswith("ssl_") for name in options):
+            raise BadStoreUrl("the store URL has ssl_ options but no TLS: use rediss:// instead of redis://")
         service = ""
         if flavour == "sentinel":
             if not path:
@@ -106,20 +114,29 @@ class StoreUrl:
         hosts = ",".join(str(endpoint) for endpoint in self.endpoints)
         return f"{scheme}://{login + '@' if login else ''}{hosts}{path}{f'/{self.db}' if self.db else ''}"
 
-    def connection(self, endpoint: Endpoint, *, connect_timeout: float) -> Any:
-        """An unopened redis-py connection; redis-py's own retries are off, because it resends writes."""
-        kwargs: dict[str, Any] = {
-            "db": self.db,
-            "username": self.username,
-            "password": self.password,
-            "protocol": 3,
+    def client_options(self, connect_timeout: float) -> dict[str, Any]:
+        """What every connection needs, to a store or to a Sentinel. No retries: redis-py would resend writes."""
+        options: dict[str, Any] = {
             "retry": Retry(NoBackoff(), 0),
             "socket_timeout": connect_timeout,
             "socket_connect_timeout": connect_timeout,
             **self.options,
         }
-        if "ssl_check_hostname" in kwargs:
-            kwargs["ssl_check_hostname"] = kwargs["ssl_check_hostname"].lower() in ("true", "yes", "1")
+        if "ssl_check_hostname" in options:
+            options["ssl_check_hostname"] = options["ssl_check_hostname"].lower() in ("true", "yes", "1")
+        return options
+
+    def connection(self, endpoint: Endpoint, *, connect_timeout: float) -> Any:
+        """An unopened redis-py connection."""
+        kwargs = {
+            "db": self.db,
+            "username": self.username,
+            "password": self.password,
+            "protocol": 3,
+            # A feature of one vendor's servers that would only cost a round trip and send pushes nobody expects.
+            "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+            **self.client_options(connect_timeout),
+        }
         if endpoint.port == 0:
             pool = redis.ConnectionPool(connection_class=redis.UnixDomainSocketConnection, path=endpoint.host, **kwargs)
         else:
@@ -132,8 +149,15 @@ class StoreUrl:
         return pool.make_connection()
 
 
+def _split(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError as error:
+        raise BadStoreUrl(f"the store URL cannot be read ({error}): use {FORMS}") from None
+
+
 def _unix(text: str) -> StoreUrl:
-    parts = urlsplit(text)
+    parts = _split(text)
     if not parts.path:
         raise BadStoreUrl("a unix:// store URL names the socket: unix:///path/to/socket?db=0")
     options = _query(parts.query)

@@ -11,6 +11,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Final
 
 import trio
@@ -18,7 +19,7 @@ import trio
 from layout import records
 from layout.errors import LayoutError
 from metadata import keys
-from metadata.errors import StoreError
+from metadata.errors import RecordDamaged, StoreDenied, StoreError, StoreFull, StoreLost, StoreUnavailable
 from metadata.records import StoredTopic, Version
 from protocol.errors import ProtocolError
 from protocol.names import TopicName
@@ -32,10 +33,14 @@ log = logging.getLogger(__name__)
 _SENDS_PER_TURN: Final = 64
 # Records in one read-back: long enough to pipeline well, short enough that the first are served soon.
 _BATCH: Final = 256
+# Points brought up to date between two yields; each may send to as many watches as one turn of a fan-out.
+_APPLIED_PER_TURN: Final = 8
+# An error is a verdict, and these are none: the lookup waits instead.
+_TEMPORARY: Final = (StoreUnavailable, StoreLost, StoreFull, StoreDenied)
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 
-Reader = Callable[[Sequence[TopicName]], Awaitable[list[StoredTopic | None]]]
+Reader = Callable[[Sequence[TopicName]], Awaitable[list[StoredTopic | RecordDamaged | None]]]
 Creator = Callable[[TopicName], Awaitable[None]]
 
 
@@ -53,6 +58,12 @@ class HubCounters:
     def count_batch(self, size: int) -> None:
         bound = 1 << (size - 1).bit_length()
         self.batches[bound] = self.batches.get(bound, 0) + 1
+
+
+class _FanOut(Enum):
+    NONE = auto()
+    RUNNING = auto()
+    AGAIN = auto()  # to be begun, or once more when the running one is through
 
 
 class Watch:
@@ -88,7 +99,7 @@ class _Point:
         "creating",
         "dag",
         "dirty",
-        "fanning_out",
+        "fan_out",
         "missing_since",
         "path",
         "reading",
@@ -105,7 +116,7 @@ class _Point:
         self.version: Version | None = None
         self.dirty = False  # to be read (again)
         self.reading = False
-        self.fanning_out = False
+        self.fan_out = _FanOut.NONE
         self.creating = False
         self.missing_since: float | None = None
 
@@ -159,9 +170,7 @@ class Hub:
         watch = registry[session_id] = Watch(outbox, registry, session_id, create_if_missing, point)
         point.watches[watch] = None
         self.counters.watches += 1
-        current = point.dag is not None and point.missing_since is None
-        if current and not point.dirty and not point.reading and self._trusted(bucket):
-            assert point.dag is not None
+        if point.dag is not None and not point.dirty and not point.reading and self._trusted(bucket):
             watch.tell(point.dag)
         else:
             # A read already under way may have looked before this command came: only the next one can say "no".
@@ -204,14 +213,19 @@ class Hub:
             self._missing.popleft()
             if point.missing_since is None or point.missing_since + self._deletion_notice > due:
                 continue
-            if point.dirty or point.reading or not self._trusted(keys.bucket_of(point.path)):
+            trusted = self._trusted(keys.bucket_of(point.path))
+            if point.dirty or point.reading or point.creating or not trusted:
                 # Whether it is deleted cannot be said now: ask again when the notice has passed once more.
                 point.missing_since = trio.current_time()
                 self._expect_deletion(point)
                 continue
-            for watch in list(point.watches):
-                self.counters.deletions += 1
-                self._end(watch, api.TopicNotFound, f"Scalable topic not found: {point.topic} was deleted.")
+            for count, watch in enumerate([watch for watch in point.watches if watch.told is not None], start=1):
+                # During a yield the topic may have come back.
+                if point.missing_since is not None and watch.point is point:
+                    self.counters.deletions += 1
+                    self._end(watch, api.TopicNotFound, f"Scalable topic not found: {point.topic} was deleted.")
+                if count % _SENDS_PER_TURN == 0:
+                    await trio.lowlevel.checkpoint()
 
     def _mark(self, bucket: int, point: _Point) -> None:
         point.dirty = True
@@ -231,9 +245,11 @@ class Hub:
                     point.dirty, point.reading = False, True
                 try:
                     found = await self._read([point.topic for point in batch])
-                except StoreError as error:
+                except Exception as error:
+                    # Whatever it is, it delays these points and nothing else.
+                    if not isinstance(error, StoreError):
+                        log.exception("reading back %d topics failed", len(batch))
                     self.counters.failed_reads += 1
-                    log.debug("reading back %d topics failed: %s", len(batch), error)
                     self._put_back(bucket, batch)
                     await trio.sleep(pause * random.uniform(0.5, 1.0))
                     pause = min(2 * pause, _LONGEST_PAUSE)
@@ -241,14 +257,16 @@ class Hub:
                 pause = _FIRST_PAUSE
                 self.counters.reads += len(batch)
                 self.counters.count_batch(len(batch))
-                if not self._trusted(bucket):
-                    # The gap came during the read: what was read may be of before it.
-                    self._put_back(bucket, batch)
-                    return
-                for point, stored in zip(batch, found, strict=True):
+                for index, (point, stored) in enumerate(zip(batch, found, strict=True)):
+                    if not self._trusted(bucket):
+                        # A gap came meanwhile: what was read may be of before it.
+                        self._put_back(bucket, batch[index:])
+                        return
                     point.reading = False
                     if point.watches:
                         self._apply_safely(point, stored)
+                    if index % _APPLIED_PER_TURN == _APPLIED_PER_TURN - 1:
+                        await trio.lowlevel.checkpoint()
         finally:
             self._readers.discard(bucket)
 
@@ -259,33 +277,39 @@ class Hub:
                 point.dirty = True
                 self._dirty[bucket][point.path] = point
 
-    def _apply_safely(self, point: _Point, stored: StoredTopic | None) -> None:
+    def _apply_safely(self, point: _Point, stored: StoredTopic | RecordDamaged | None) -> None:
         """One record that upsets us must not end the reading of all others."""
         try:
             self._apply(point, stored)
         except Exception:
-            self.counters.unreadable += 1
             log.exception("the record of %s could not be served", point.topic)
-            self._refuse_waiting(point, api.UnknownError, f"{point.topic} cannot be served: see the server's log")
+            self._unreadable(point)
 
-    def _apply(self, point: _Point, stored: StoredTopic | None) -> None:
+    def _apply(self, point: _Point, stored: StoredTopic | RecordDamaged | None) -> None:
         if stored is None:
             self._absent(point)
             return
         point.missing_since = None
-        if stored.version != point.version or point.dag is None:
-            self._note_version(point, stored.version)
-            try:
+        try:
+            if isinstance(stored, RecordDamaged):
+                raise stored
+            if stored.version != point.version or point.dag is None:
                 layout = records.decode(stored.value).layout
                 dag = encode_dag(layout, name=str(point.topic), owner_url=self._owner_url)
-            except LayoutError as error:
-                self.counters.unreadable += 1
-                log.error("the record of %s cannot be served: %s", point.topic, error)
-                self._refuse_waiting(point, api.MetadataError, f"The stored record of {point.topic} cannot be read.")
-                return
-            if point.dag is None or dag.tail != point.dag.tail:
-                point.dag = dag
-        self._publish(point)
+                if point.dag is None or dag.tail != point.dag.tail:
+                    point.dag = dag
+                self._note_version(point, stored.version)
+        except (LayoutError, RecordDamaged) as error:
+            log.error("the record of %s cannot be served: %s", point.topic, error)
+            self._unreadable(point)
+        else:
+            self._publish(point)
+
+    def _unreadable(self, point: _Point) -> None:
+        """Who was told something keeps it; who comes now is told the truth instead of what once was."""
+        self.counters.unreadable += 1
+        point.dag = point.version = None
+        self._refuse_waiting(point, api.MetadataError, f"The stored record of {point.topic} cannot be read.")
 
     def _note_version(self, point: _Point, version: Version) -> None:
         last = point.version
@@ -294,46 +318,53 @@ class Hub:
         point.version = version
 
     def _publish(self, point: _Point) -> None:
-        if point.fanning_out:
-            return
-        if len(point.watches) <= _SENDS_PER_TURN:
+        """Tell the current content to whoever was not told it yet."""
+        if point.fan_out is not _FanOut.NONE:
+            # A newer content, or somebody who came after the running one looked who is there.
+            point.fan_out = _FanOut.AGAIN
+        elif len(point.watches) <= _SENDS_PER_TURN:
             self._send_to(point, list(point.watches))
         else:
-            point.fanning_out = True
+            point.fan_out = _FanOut.AGAIN
             self._nursery.start_soon(self._fan_out, point)
 
     async def _fan_out(self, point: _Point) -> None:
         """The only sender of this point while it runs; it always sends the current content."""
         try:
-            done = False
-            while not done:
-                dag = point.dag
+            while point.fan_out is _FanOut.AGAIN:
+                point.fan_out = _FanOut.RUNNING
                 watches = list(point.watches)
                 for start in range(0, len(watches), _SENDS_PER_TURN):
                     self._send_to(point, watches[start : start + _SENDS_PER_TURN])
                     await trio.lowlevel.checkpoint()
-                done = point.dag is dag
         finally:
-            point.fanning_out = False
+            point.fan_out = _FanOut.NONE
 
     def _send_to(self, point: _Point, watches: Sequence[Watch]) -> None:
         dag = point.dag
         if dag is None:
             return
         for watch in watches:
-            if watch.told is not dag and watch.point is point:
+            told = watch.told
+            if told is dag or watch.point is not point:
+                continue
+            if told is None or told.tail != dag.tail:
                 watch.tell(dag)
+            else:
+                watch.told = dag  # gone and back as it was: nothing to tell
 
     def _absent(self, point: _Point) -> None:
         # From now on its old DAG says nothing: a topic of the same name is another one.
+        point.dag = point.version = None
         if point.dirty:
             return
-        waiting = [watch for watch in point.watches if watch.told is None]
-        creators = [watch for watch in waiting if watch.create and self._auto_create]
-        for watch in waiting:
-            if watch not in creators:
+        wanted = False
+        for watch in [watch for watch in point.watches if watch.told is None]:
+            if watch.create and self._auto_create:
+                wanted = True
+            else:
                 self._end(watch, api.TopicNotFound, f"Scalable topic not found: {point.topic}.")
-        if creators and not point.creating:
+        if wanted and not point.creating:
             point.creating = True
             self._nursery.start_soon(self._create_missing, point)
         if any(watch.told is not None for watch in point.watches) and point.missing_since is None:
@@ -347,22 +378,26 @@ class Hub:
     async def _create_missing(self, point: _Point) -> None:
         """Create the topic that its watchers asked for; trouble with the store only delays the answer."""
         pause = _FIRST_PAUSE
+        said = False
         try:
             while any(watch.told is None and watch.create for watch in point.watches):
                 try:
                     await self._create(point.topic)
-                    self._mark(keys.bucket_of(point.path), point)
+                    # If all have left meanwhile, the point is dropped, and another may stand in its place.
+                    if point.watches:
+                        self._mark(keys.bucket_of(point.path), point)
                     return
                 except (ProtocolError, LayoutError) as error:
                     self._refuse_waiting(point, api.InvalidTopicName, str(error))
                     return
-                except StoreError as error:
-                    log.warning("creating %s waits for the store: %s", point.topic, error)
-                except Exception:
-                    log.exception("creating %s failed", point.topic)
-                    self._refuse_waiting(
-                        point, api.UnknownError, f"{point.topic} cannot be created: see the server's log"
-                    )
+                except _TEMPORARY as error:
+                    if not said:
+                        log.warning("creating %s waits for the store: %s", point.topic, error)
+                    said = True
+                except Exception as error:
+                    if not isinstance(error, StoreError):
+                        log.exception("creating %s failed", point.topic)
+                    self._refuse_waiting(point, api.MetadataError, f"{point.topic} cannot be created: {error}")
                     return
                 await trio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, _LONGEST_PAUSE)

@@ -32,9 +32,10 @@ def sentence(error: BaseException) -> str:
 def _meant_for_users() -> tuple[type[Exception], ...]:
     # Only a failure needs them, so only a failure waits for the imports.
     from gateway.admin_client import AdminError
+    from gateway.binding import CannotListen
     from gateway.settings import SettingsError
     from layout.errors import LayoutError
     from metadata.errors import StoreError
     from protocol.errors import ProtocolError
 
-    return AdminError, LayoutError, ProtocolError, SettingsError, StoreError
+    return AdminError, CannotListen, LayoutError, ProtocolError, SettingsError, StoreError

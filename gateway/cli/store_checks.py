@@ -19,7 +19,7 @@ from redis.retry import Retry
 from gateway.cli.findings import Finding, Status, fail, ok, warn
 from metadata.directory import Directory
 from metadata.errors import StoreDenied, StoreError
-from metadata.keys import bell_key
+from metadata.keys import CHANGES_PREFIX, bell_key
 from metadata.urls import Endpoint, StoreUrl
 
 # Scripts that declare themselves with `#!lua` exist from this version on, in Redis and in Valkey.
@@ -143,16 +143,17 @@ def check_notifications(primary: Primary) -> Finding:
     if not primary.buckets:
         return ok("notifications", f"{primary.address} holds no bucket, so none are needed")
     key = bell_key(primary.buckets[0]) + f"/{uuid4().hex}".encode()
-    channel = f"__keyspace@{primary.db}__:{key.decode()}"
+    channel = f"__keyspace@{primary.db}__:{key.decode()}".encode()
     with primary.client.pubsub() as subscription:  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
-        subscription.subscribe(channel)
+        # By the server's own pattern: a user may be allowed that and nothing else.
+        subscription.psubscribe(f"__keyspace@{primary.db}__:{CHANGES_PREFIX}*")
         # The write must come after the subscription stands, or a push that was never owed would be missed.
         confirmation = subscription.get_message(timeout=_BELL_PATIENCE)
         started = time.perf_counter()
         primary.client.xadd(key, {"probe": "doctor"})
         primary.client.expire(key, _PROBE_LIFETIME)
         try:
-            rung = confirmation is not None and _wait_for_bell(subscription, started + _BELL_PATIENCE)
+            rung = confirmation is not None and _wait_for_bell(subscription, channel, started + _BELL_PATIENCE)
             elapsed = (time.perf_counter() - started) * 1_000
         finally:
             primary.client.unlink(key)
@@ -176,10 +177,10 @@ CHECKS = (
 )
 
 
-def _wait_for_bell(subscription: Any, deadline: float) -> bool:
+def _wait_for_bell(subscription: Any, channel: bytes, deadline: float) -> bool:
     while (left := deadline - time.perf_counter()) > 0:
         message = subscription.get_message(timeout=left)
-        if message and message["type"] == "message" and message["data"] in (b"xadd", "xadd"):
+        if message and message["type"] == "pmessage" and message["channel"] == channel:
             return True
     return False
 

@@ -62,6 +62,8 @@ async def json_object(request: AnyRequest, decoder: msgspec.json.Decoder[Entries
         raise BadRequest(f"The body is not the JSON object that belongs here: {error}.") from None
     except msgspec.DecodeError as error:
         raise BadRequest(f"The body is not valid JSON: {error}.") from None
+    except UnicodeDecodeError:
+        raise BadRequest("The body is not UTF-8: JSON is.") from None
     except RecursionError:
         raise BadRequest("The body is nested too deeply: make it flatter.") from None
 

@@ -103,7 +103,7 @@ async def test_a_command_without_permission_is_said_as_such(fresh_valkey: Valkey
     fresh_valkey.command("ACL", "SETUSER", "vela", "on", ">p", "~*", "&*", "+@all", "-xadd")
     host, port = fresh_valkey.address
     async with open_store(f"redis://vela:p@{host}:{port}/0") as store:
-        with pytest.raises(StoreError, match=r"xadd|ACL|perm"):
+        with pytest.raises(StoreError, match="refused a command"):
             await store.create(TOPIC, b"0", [])
         with pytest.raises(StoreDenied):
             await store.commands.call(SLOT, "XADD", "x", "*", "a", "b")
@@ -112,5 +112,5 @@ async def test_a_command_without_permission_is_said_as_such(fresh_valkey: Valkey
 async def test_a_refusal_of_one_shard_among_many_is_raised_alone(fresh_cluster: Cluster) -> None:
     async with open_store(fresh_cluster.url) as store:
         requests = [(slot, ("NONSENSE",)) for slot in keys.BUCKET_SLOTS]
-        with pytest.raises(StoreError, match="refuses"):
+        with pytest.raises(StoreError, match="refused a command"):
             await store.commands.gather(requests)

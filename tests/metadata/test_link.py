@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 
 
 @asynccontextmanager
-async def linked(url: str, timeout: float = 0.5) -> AsyncIterator[Link]:
+async def linked(url: str, timeout: float = 10.0) -> AsyncIterator[Link]:
     parsed = StoreUrl.parse(url)
     link = await Link.open(parsed, parsed.endpoints[0], connect_timeout=2, timeout=timeout)
     async with trio.open_nursery() as nursery:
@@ -121,13 +121,28 @@ async def test_pushes_come_before_the_reply_of_a_read_that_sees_their_write(valk
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run)
-        link.subscribe("__keyspace@0__:/x/*")
-        await link.call("PING")
+        await link.call("PSUBSCRIBE", "__keyspace@0__:/x/*")
         for n in range(100):
             valkey.client().set(f"/x/{n}", n)
             assert await link.call("GET", f"/x/{n}") == str(n).encode()
             assert seen[-1] == f"__keyspace@0__:/x/{n}".encode()
         nursery.cancel_scope.cancel()
+
+
+async def test_a_refused_subscription_is_an_answer_like_any_other(fresh_valkey: ValkeyProcess) -> None:
+    fresh_valkey.command("ACL", "SETUSER", "vela", "on", ">p", "~*", "resetchannels", "+@all")
+    host, port = fresh_valkey.address
+    async with linked(f"redis://vela:p@{host}:{port}/0") as link:
+        refusal, pong = await link.execute([("PSUBSCRIBE", "x*"), ("PING",)])
+        assert isinstance(refusal, hiredis.ReplyError)
+        assert pong == b"PONG"
+
+
+async def test_what_cannot_be_packed_leaves_no_call_behind(valkey: ValkeyProcess) -> None:
+    async with linked(valkey.url) as link:
+        with pytest.raises(UnicodeEncodeError):
+            await link.execute([("PING",), ("ECHO", "\ud800")])
+        assert await link.call("ECHO", "x") == b"x"
 
 
 async def test_more_commands_than_anybody_could_want_are_refused(

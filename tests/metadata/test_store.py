@@ -11,6 +11,7 @@ from metadata.errors import (
     NamespaceExists,
     NamespaceMissing,
     NamespaceNotEmpty,
+    StoreError,
     StoreFull,
     StoreRefused,
     StoreUnavailable,
@@ -229,7 +230,7 @@ async def test_a_script_that_meets_a_key_of_another_type_writes_nothing(valkey: 
     client = valkey.client()
     async with open_store(valkey.url) as store:
         client.set(keys.segment_key(path, "0000-ffff-0"), "not a hash")
-        with pytest.raises(Exception, match="WRONGTYPE"):
+        with pytest.raises(StoreError, match="refused a command"):
             await store.create(TOPIC, b"0", ["0000-ffff-0"])
         assert await store.get(TOPIC) is None
         assert not client.exists(keys.changes_key(keys.bucket_of(path)))

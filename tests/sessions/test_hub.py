@@ -12,7 +12,7 @@ import trio
 from layout.layouts import Layout
 from layout.records import TopicRecord, encode
 from metadata import keys
-from metadata.errors import StoreFull, StoreUnavailable
+from metadata.errors import RecordDamaged, StoreError, StoreFull, StoreUnavailable
 from metadata.records import StoredTopic, Version
 from protocol.errors import InvalidName
 from protocol.framing import Frame, FrameDecoder
@@ -33,7 +33,7 @@ class Store:
     """A store in memory whose reads can be held, failed and counted."""
 
     def __init__(self) -> None:
-        self.topics: dict[TopicName, StoredTopic] = {}
+        self.topics: dict[TopicName, StoredTopic | RecordDamaged] = {}
         self.reads = 0
         self.created: list[TopicName] = []
         self.trusted = True
@@ -46,9 +46,9 @@ class Store:
         version = Version(incarnation, number)
         self.topics[topic] = StoredTopic(topic, encode(TopicRecord(layout)), version, 0, 0)
 
-    async def read(self, topics: Sequence[TopicName]) -> list[StoredTopic | None]:
+    async def read(self, topics: Sequence[TopicName]) -> list[StoredTopic | RecordDamaged | None]:
         self.reads += 1
-        seen = [self.topics.get(topic) for topic in topics]
+        seen: list[StoredTopic | RecordDamaged | None] = [self.topics.get(topic) for topic in topics]
         await self.gate.wait()
         if self.failures:
             raise self.failures.pop()
@@ -426,3 +426,86 @@ async def test_an_unreadable_record_is_a_verdict_for_new_watches_and_silence_for
         stage.hub.close(watcher.registry, 1)
         stage.open(late)
         assert (await late.next()).error == api.MetadataError
+
+
+async def test_who_joins_during_a_fan_out_is_told_too() -> None:
+    async with staged() as stage:
+        stage.store.put(Layout.create(1, 0))
+        peers = [stage.peer() for _ in range(300)]
+        for peer in peers:
+            stage.open(peer)
+        # A fan-out of 300 begins; more come while it runs, and their read finds nothing new.
+        while stage.counters.pushes_direct == 0:
+            await trio.lowlevel.checkpoint()
+        late = [stage.peer() for _ in range(100)]
+        for peer in late:
+            stage.open(peer)
+            stage.change()
+        for peer in (*peers, *late):
+            assert (await peer.next()).HasField("dag")
+
+
+async def test_nobody_gets_the_dag_of_a_topic_that_a_read_found_gone() -> None:
+    async with staged() as stage:
+        stage.store.put(Layout.create(5, 1))
+        first, second, third = stage.peer(), stage.peer(), stage.peer()
+        stage.open(first)
+        await first.next()
+        del stage.store.topics[TOPIC]
+        stage.store.creation_failures = [StoreFull("full")] * 3
+        stage.change()
+        stage.open(second, create=True)
+        stage.hub.close(first.registry, 1)
+        await eventually(lambda: len(stage.store.creation_failures) < 3)
+        stage.open(third, create=True)
+        assert len((await third.next()).dag.segments) == 1
+        assert len((await second.next()).dag.segments) == 1
+
+
+async def test_deletion_is_not_told_while_somebody_has_the_topic_created() -> None:
+    async with staged() as stage:
+        stage.store.put(Layout.create(1, 1))
+        old, new = stage.peer(), stage.peer()
+        stage.open(old)
+        await old.next()
+        del stage.store.topics[TOPIC]
+        stage.change()
+        await eventually(lambda: stage.store.reads == 2)
+        stage.store.creation_failures = [StoreUnavailable("away")] * 4
+        stage.open(new, create=True)
+        for peer in (old, new):
+            assert (await peer.next()).HasField("dag")
+        assert stage.hub.counters.deletions == 0
+
+
+async def test_a_damaged_record_harms_no_other_topic_of_its_bucket() -> None:
+    neighbour = next(
+        topic
+        for topic in (TopicName("topic", "t", "n", f"topic-{n}") for n in range(10_000))
+        if keys.bucket_of(keys.path_of(topic)) == BUCKET
+    )
+    async with staged() as stage:
+        stage.store.topics[TOPIC] = RecordDamaged("nonsense")
+        stage.store.put(Layout.create(1, 0), topic=neighbour)
+        damaged, healthy = stage.peer(), stage.peer()
+        stage.open(damaged)
+        stage.open(healthy, topic=neighbour)
+        assert (await damaged.next()).error == api.MetadataError
+        assert (await healthy.next()).HasField("dag")
+
+
+async def test_a_read_that_fails_in_an_unforeseen_way_is_tried_again() -> None:
+    async with staged() as stage:
+        stage.store.put(Layout.create(1, 0))
+        stage.store.failures = [RuntimeError("a fault of ours")]
+        peer = stage.peer()
+        stage.open(peer)
+        assert (await peer.next()).HasField("dag")
+
+
+async def test_a_creation_that_the_store_refuses_for_good_is_a_verdict() -> None:
+    async with staged() as stage:
+        stage.store.creation_failures = [StoreError("no")]
+        peer = stage.peer()
+        stage.open(peer, create=True)
+        assert (await peer.next()).error == api.MetadataError

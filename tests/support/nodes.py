@@ -192,6 +192,10 @@ async def until_in_step(store: TopicStore, views: Sequence[View], within: float 
     assert not [view.topic for view in views if view.errors]
 
 
+async def until_at_epoch(epoch: int, views: Sequence[View]) -> None:
+    await eventually(lambda: all(view.last.dag.epoch == epoch for view in views))
+
+
 def topics_in_buckets(buckets: Iterable[int]) -> list[TopicName]:
     """One topic name for each of these buckets."""
     wanted = set(buckets)

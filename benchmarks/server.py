@@ -1,0 +1,114 @@
+"""A real `vela serve` with its embedded store, in a directory of its own, that ends with its block."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
+
+import httpx
+
+from benchmarks.figures import MeasurementFailed
+
+READY_LIMIT = 30.0
+STOP_LIMIT = 15.0
+COMMAND = (sys.executable, "-m", "gateway.cli.main", "serve")
+# Pings would wake idle connections in the middle of a measurement.
+QUIET = {"VELA_KEEP_ALIVE": "1h", "VELA_LOG_LEVEL": "warning"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server that is ready, `ready_after` seconds after its process was started."""
+
+    pid: int
+    ready_after: float
+    pulsar_address: tuple[str, int]
+    admin: httpx.Client
+
+    def create_topic(self, name: str, segments: int) -> None:
+        self._request("PUT", f"{_path(name)}?numInitialSegments={segments}")
+
+    def change_topic(self, name: str, change: str) -> None:
+        """Apply `split/ID` or `merge/ID/ID`."""
+        self._request("POST", f"{_path(name)}/{change}")
+
+    def metric(self, name: str) -> float:
+        """The value of a metric; `name` is written as on the page, labels included."""
+        page = self._request("GET", "/metrics").text
+        found = re.search(rf"^{re.escape(name)} (\S+)$", page, re.MULTILINE)
+        if found is None:
+            raise MeasurementFailed(f"the server has no metric {name}")
+        return float(found[1])
+
+    def _request(self, method: str, path: str) -> httpx.Response:
+        response = self.admin.request(method, path)
+        if response.is_error:
+            raise MeasurementFailed(f"{method} {path} was answered with {response.status_code}: {response.text}")
+        return response
+
+
+def topic_url(name: str) -> str:
+    return f"topic://public/default/{name}"
+
+
+def _path(name: str) -> str:
+    return f"/admin/v2/scalable/public/default/{name}"
+
+
+@contextmanager
+def running_server(settings: Mapping[str, str] = QUIET) -> Iterator[RunningServer]:
+    """Start on free ports of the loopback; `settings` are environment variables, the caller's own do not count."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("VELA_")}
+    with TemporaryDirectory(prefix="vela-bench-") as scratch, open(Path(scratch, "server.log"), "w+b") as log:
+        arguments = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", str(Path(scratch, "data")))
+        started_at = time.monotonic()
+        process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            env={**environ, **settings},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        )
+        try:
+            pulsar_url, http_url = _await_ready(process, started_at + READY_LIMIT, Path(log.name))
+            ready_after = time.monotonic() - started_at
+            pulsar = urlsplit(pulsar_url)
+            assert pulsar.hostname is not None
+            assert pulsar.port is not None
+            with httpx.Client(base_url=http_url, timeout=30.0, trust_env=False) as admin:
+                yield RunningServer(process.pid, ready_after, (pulsar.hostname, pulsar.port), admin)
+        finally:
+            _stop(process)
+
+
+def _await_ready(process: subprocess.Popen[bytes], deadline: float, log: Path) -> tuple[str, str]:
+    assert process.stdout is not None
+    # The line comes in one write, so what is readable is all of it.
+    readable, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+    line = process.stdout.readline().decode() if readable else ""
+    words = line.split()
+    if len(words) != 3 or words[0] != "ready":
+        why = log.read_text(errors="replace").strip() or f"it said {line!r}"
+        raise MeasurementFailed(f"the server did not become ready: {why}")
+    return words[1], words[2]
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_LIMIT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    assert process.stdout is not None
+    process.stdout.close()

@@ -1,0 +1,57 @@
+"""The benchmarks run and say something that programs and people can read. What they measure is not looked at."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.__main__ import BENCHMARKS
+from benchmarks.figures import Figure, Quantity
+
+FIGURES = {
+    "push": ["CPU per pushed frame"],
+    "start": ["start until ready"],
+    "memory": [
+        "memory per connection",
+        "memory per further watch, same topic",
+        "memory per further watch, distinct topics",
+    ],
+}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", *arguments], capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_quick_run_measures_every_figure_of_a_benchmark(name: str) -> None:
+    done = run(name, "--quick", "--json")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert [figure["name"] for figure in figures] == FIGURES[name]
+    for figure in figures:
+        assert figure["target"] > 0
+        assert figure["ratio_to_target"] >= 0
+        assert figure["within_target"] == (figure["ratio_to_target"] <= 1)
+
+
+def test_unknown_benchmark_is_refused_with_the_names_of_those_that_exist() -> None:
+    done = run("pushes")
+    assert done.returncode == 2
+    assert "there are push, start, memory" in done.stderr
+
+
+def test_target_in_ratios_is_compared_with_the_ratio_to_the_floor() -> None:
+    figure = Figure("f", Quantity(12.0, "us"), Quantity(10.0, "us"), target=1.4, target_is_ratio=True)
+    assert figure.ratio_to_floor == pytest.approx(1.2)
+    assert figure.within_target
+
+
+def test_target_in_units_is_compared_with_the_measured_value() -> None:
+    figure = Figure("f", Quantity(12.0, "KB"), Quantity(10.0, "KB"), target=10.0)
+    assert figure.ratio_to_target == pytest.approx(1.2)
+    assert not figure.within_target
