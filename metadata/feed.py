@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from metadata import keys
+from metadata.change_log import READ_COUNT, Position, entries_after, log_read, position_of, topic_of
 from metadata.errors import StoreError
 from metadata.lanes import Lane
 from metadata.link import Link, LinkLost, Reply
@@ -24,8 +25,6 @@ from metadata.urls import Endpoint
 
 log = logging.getLogger(__name__)
 
-# Entries of one bucket taken in one read; a fuller log is read on at once.
-_READ_COUNT: Final = 1_000
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 # K: channels named by key; t: stream commands, of which XADD is ours.
@@ -52,21 +51,13 @@ class FeedCounters:
     flag_repairs: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Position:
-    """The last log entry that was taken in. The operation id tells it from another entry with the same id."""
-
-    entry: bytes
-    op: bytes
-
-
 class _Bucket:
     __slots__ = ("follower", "foreign", "position")
 
     def __init__(self) -> None:
         self.follower: _Follower | None = None  # whose subscription stands, the position being known
         self.foreign = False  # the mark of our store is gone from it
-        self.position: _Position | None = None  # None: the log was empty
+        self.position: Position | None = None  # None: the log was empty
 
 
 class ChangeFeed:
@@ -286,8 +277,9 @@ class _Follower:
         self.buckets = owned
         if not new:
             return
-        if unmarked := [bucket for bucket in new if bucket in self.feed._store.unmarked]:
-            await self.feed._store.mark(unmarked)
+        identity = self.feed._store.identity
+        if unmarked := [bucket for bucket in new if bucket in identity.unmarked]:
+            await identity.see_marked(unmarked)
         tails = await self._tails(new)
         if self.link is None or not self.link.usable:
             raise LinkLost(f"connection to {self.endpoint} lost")
@@ -328,24 +320,24 @@ class _Follower:
         """Take in what the marked logs say. Marks are cleared first: a bell during the read counts for the next."""
         marked = sorted(self._dirty)
         self._dirty.clear()
-        requests = [_log_read(b, self.feed._buckets[b].position) for b in marked]
+        requests = [log_read(b, self.feed._buckets[b].position) for b in marked]
         replies = await self.feed.lane.gather(requests, refusals=True)
         doubtful = []
         for bucket, entries in zip(marked, replies, strict=True):
             state = self.feed._buckets[bucket]
             if state.follower is not self:
                 continue
-            fresh = None if isinstance(entries, StoreError) else _after(state.position, entries)
+            fresh = None if isinstance(entries, StoreError) else entries_after(state.position, entries)
             if fresh is None:
                 doubtful.append(bucket)
                 continue
-            if len(entries) == _READ_COUNT:
+            if len(entries) == READ_COUNT:
                 self._mark(bucket)
             if not fresh:
                 continue
-            state.position = _position(fresh[-1])
+            state.position = position_of(fresh[-1])
             self.feed.counters.changes += len(fresh)
-            for path in dict.fromkeys(_topic_of(entry) for entry in fresh):
+            for path in dict.fromkeys(topic_of(entry) for entry in fresh):
                 self.feed._listener.changed(bucket, path)
         if doubtful:
             await self._reset(doubtful, "log")
@@ -387,7 +379,7 @@ class _Follower:
             self._note_foreign(bucket, foreign)
         self._declare_gap([bucket for bucket, _ in ours], cause)
 
-    async def _tails(self, buckets: Sequence[int]) -> list[tuple[_Position | None, bool]]:
+    async def _tails(self, buckets: Sequence[int]) -> list[tuple[Position | None, bool]]:
         """The last position of each log, and whether the bucket has lost the mark of our store."""
         slots = keys.BUCKET_SLOTS
         replies = await self.feed.lane.gather(
@@ -401,12 +393,12 @@ class _Follower:
             ],
             refusals=True,
         )
-        mine = self.feed._store.identity.id.encode()
-        found: list[tuple[_Position | None, bool]] = []
+        mine = self.feed._store.identity.mark
+        found: list[tuple[Position | None, bool]] = []
         for tail, mark in zip(replies[::2], replies[1::2], strict=True):
             # A key of another kind in the place of a log is none of ours: the bucket is not to be trusted.
             damaged = isinstance(tail, StoreError)
-            found.append((_position(tail[0]) if tail and not damaged else None, damaged or mark != mine))
+            found.append((position_of(tail[0]) if tail and not damaged else None, damaged or mark != mine))
         return found
 
     def _note_foreign(self, bucket: int, foreign: bool) -> None:
@@ -423,38 +415,6 @@ class _Follower:
         self.feed._listener.gap(buckets)
         self.feed._adopted.set()
         self.feed._adopted = trio.Event()
-
-
-def _log_read(bucket: int, position: _Position | None) -> tuple[int, tuple[bytes | str | int, ...]]:
-    # From the known entry on, that one included: its absence is how a trimmed or replaced log shows.
-    start = position.entry if position is not None else b"-"
-    return keys.BUCKET_SLOTS[bucket], ("XRANGE", keys.changes_key(bucket), start, "+", "COUNT", _READ_COUNT)
-
-
-def _after(position: _Position | None, entries: list[Reply]) -> list[Reply] | None:
-    """The entries behind the position; None where the log does not continue from it."""
-    if position is None:
-        # The log was empty: all of it is new, unless so much came that the beginning may be trimmed already.
-        return entries if len(entries) < _READ_COUNT else None
-    if not entries or _position(entries[0]) != position:
-        return None
-    return entries[1:]
-
-
-def _position(entry: Reply) -> _Position:
-    return _Position(entry[0], _field(entry, b"op"))
-
-
-def _topic_of(entry: Reply) -> str:
-    return _field(entry, b"topic").decode()
-
-
-def _field(entry: Reply, name: bytes) -> bytes:
-    fields = entry[1]
-    for index in range(0, len(fields), 2):
-        if fields[index] == name:
-            return bytes(fields[index + 1])
-    return b""
 
 
 def _config_value(reply: Reply) -> str:

@@ -6,7 +6,6 @@ server and on a cluster alike.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from urllib.parse import quote, unquote
 from zlib import crc32
 
@@ -42,7 +41,6 @@ def topic_at(path: str) -> TopicName:
     return TopicName("topic", tenant, namespace, local)
 
 
-@lru_cache(maxsize=65_536)
 def bucket_of(path: str) -> int:
     # CRC-32 is fixed for ever: another function would lose every stored topic.
     return crc32(path.encode()) % BUCKETS

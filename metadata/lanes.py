@@ -182,6 +182,8 @@ class Lane:
         except (AuthenticationError, NoPermissionError) as error:
             raise StoreDenied(f"{endpoint} refuses the credentials of the store URL: {error}") from None
         except (RedisError, OSError, ValueError) as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise StoreDenied(f"{endpoint} shows a certificate that is not trusted: {error}") from None
             raise LinkLost(f"cannot connect to {endpoint}: {error}") from None
         finally:
             del self._opening[endpoint]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-import msgspec
 import trio
 
 from metadata import keys, scripts
@@ -21,37 +18,23 @@ from metadata.errors import (
     OutcomeUnknown,
     RecordDamaged,
     StoreLost,
-    StoreRefused,
-    StoreUnavailable,
     TopicExists,
     TopicMissing,
     VersionConflict,
 )
+from metadata.identity import Identity
 from metadata.lanes import Lane, Timeouts
-from metadata.link import LinkLost, Reply
+from metadata.link import Reply
 from metadata.records import StoredTopic, Version
 from metadata.unwrap import unwrapped
-from metadata.urls import Endpoint, StoreUrl
+from metadata.urls import StoreUrl
 from protocol.names import NamespaceName, TopicName
 
-log = logging.getLogger(__name__)
-
-FORMAT: Final = 1
-# `#!lua` scripts, which refuse keys of a foreign slot, came with Redis 7.
-_OLDEST_SERVER: Final = 7
 # One reply of a listing: small enough that nobody on the bulk lane waits long, large enough to pipeline well.
 _SLICE: Final = 256
 _FIELDS: Final = ("value", "incarnation", "version", "ctime", "mtime")
 # Entries of a change log that are looked through at a time.
 _PAGE: Final = 1_000
-
-
-class StoreIdentity(msgspec.Struct, frozen=True):
-    """The content of `/store`: written once, by the first node that ever saw the store."""
-
-    id: str
-    format: int
-    buckets: int
 
 
 class TopicStore:
@@ -64,32 +47,12 @@ class TopicStore:
         self.commands = Lane("commands", self.directory, timeouts, scripts=scripts.ALL)
         self.bulk = Lane("bulk", self.directory, timeouts)
         self.leases = Lane("leases", self.directory, timeouts, scripts=scripts.ALL)
-        self.identity = StoreIdentity("", FORMAT, keys.BUCKETS)
-        self.unmarked = set(range(keys.BUCKETS))  # buckets whose mark was not seen since the start
+        self.identity = Identity(self.directory, self.commands, self.bulk)
         self._change_log_length = change_log_length
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
         return self.commands, self.bulk, self.leases
-
-    async def initialise(self) -> None:
-        """Find or found the store: refuse what cannot carry Vela, and learn its identity."""
-        await self.directory.refresh()
-        await self._check_server()
-        founding = StoreIdentity(os.urandom(8).hex(), FORMAT, keys.BUCKETS)
-        # Read first, here and below: a full store refuses even writes that would change nothing.
-        if await self.commands.call(keys.STORE_SLOT, "GET", keys.STORE) is None:
-            await self.commands.call(keys.STORE_SLOT, "SET", keys.STORE, msgspec.json.encode(founding), "NX")
-        self.identity = _identity(await self.commands.call(keys.STORE_SLOT, "GET", keys.STORE))
-        if self.identity.format > FORMAT:
-            raise StoreRefused(
-                f"the store has format {self.identity.format}, this Vela knows {FORMAT}: run a newer Vela on it"
-            )
-        if self.identity.buckets != keys.BUCKETS:
-            raise StoreRefused(
-                f"the store has {self.identity.buckets} buckets, this Vela works with {keys.BUCKETS}: use another store"
-            )
-        await self._mark_all(fresh=self.identity.id == founding.id)
 
     async def create(self, topic: TopicName, value: bytes, segments: Sequence[str]) -> Version:
         """Write a topic that must not exist, with the states of its first segments."""
@@ -106,7 +69,7 @@ class TopicStore:
                 keys.marker_key(bucket),
                 *(keys.segment_key(path, descriptor) for descriptor in segments),
             ],
-            [incarnation, value, topic.local, path, self._change_log_length, self.identity.id],
+            [incarnation, value, topic.local, path, self._change_log_length, self.identity.mark],
             written=Version(incarnation, 0),
         )
         if outcome == b"lost":
@@ -193,7 +156,7 @@ class TopicStore:
         # Behind the records: a flush between the two is then noticed, too.
         marks = [(slots[bucket], ("GET", keys.marker_key(bucket))) for bucket in buckets]
         replies = await lane.gather([*records, *marks], refusals=True)
-        mine = self.identity.id.encode()
+        mine = self.identity.mark
         foreign = {bucket for bucket, mark in zip(buckets, replies[len(paths) :], strict=True) if mark != mine}
         found = [_stored(topic, reply) for topic, reply in zip(topics, replies, strict=False)]
         if any(stored is None and keys.bucket_of(path) in foreign for stored, path in zip(found, paths, strict=True)):
@@ -206,8 +169,7 @@ class TopicStore:
         indexes = [(slots[b], ("HKEYS", keys.index_key(b, namespace))) for b in range(keys.BUCKETS)]
         marks = [(slots[b], ("GET", keys.marker_key(b))) for b in range(keys.BUCKETS)]
         replies = await self.bulk.gather([*indexes, *marks])
-        mine = self.identity.id.encode()
-        if any(mark != mine for mark in replies[keys.BUCKETS :]):
+        if any(mark != self.identity.mark for mark in replies[keys.BUCKETS :]):
             raise _lost()
         return sorted(name.decode() for reply in replies[: keys.BUCKETS] for name in reply)
 
@@ -294,60 +256,6 @@ class TopicStore:
             end = b"(" + entries[-1][0]
         return False
 
-    async def _check_server(self) -> None:
-        for endpoint in self.directory.primaries():
-            try:
-                link = await self.commands.link(endpoint)
-                info = _info(await link.call("INFO"))
-            except LinkLost as error:
-                log.warning("%s was not checked: %s", endpoint, error)
-                continue
-            version = info.get("redis_version", "")
-            if version and int(version.split(".")[0]) < _OLDEST_SERVER:
-                raise StoreRefused(f"{endpoint} is version {version}: Vela needs Redis 7, Valkey 7.2 or newer")
-            policy = info.get("maxmemory_policy", "noeviction")
-            if policy != "noeviction":
-                raise StoreRefused(
-                    f"{endpoint} may evict topics under its maxmemory-policy {policy}: set it to noeviction"
-                )
-
-    async def _mark_all(self, *, fresh: bool) -> None:
-        """Mark what can be reached now; the buckets of a shard that is down are marked when it is first followed."""
-        by_owner: dict[Endpoint | None, list[int]] = {}
-        for bucket, slot in enumerate(keys.BUCKET_SLOTS):
-            by_owner.setdefault(self.directory.owner(slot), []).append(bucket)
-        with unwrapped():
-            async with trio.open_nursery() as nursery:
-                for buckets in by_owner.values():
-                    nursery.start_soon(self._mark_if_reachable, buckets, fresh)
-
-    async def _mark_if_reachable(self, buckets: Sequence[int], fresh: bool) -> None:
-        try:
-            await self.mark(buckets, fresh=fresh)
-        except StoreUnavailable as error:
-            log.warning("%d of %d buckets are out of reach: %s", len(buckets), keys.BUCKETS, error)
-
-    async def mark(self, buckets: Sequence[int], *, fresh: bool = False) -> None:
-        """See that these buckets carry the mark of this store; one without any gets it, once in a node's life."""
-        mine = self.identity.id.encode()
-        unmarked = [b for b, mark in zip(buckets, await self._marks(buckets), strict=True) if mark is None]
-        if unmarked:
-            slots = keys.BUCKET_SLOTS
-            await self.bulk.gather([(slots[b], ("SET", keys.marker_key(b), mine, "NX")) for b in unmarked])
-            if not fresh:
-                log.warning("%d of %d buckets had no mark of this store and got it now", len(unmarked), keys.BUCKETS)
-        foreign = sum(mark != mine for mark in await self._marks(buckets))
-        if foreign:
-            raise StoreRefused(
-                f"{foreign} of the store's buckets belong to another Vela store: "
-                "this is a mixture of two data sets; restore one of them"
-            )
-        self.unmarked -= set(buckets)
-
-    async def _marks(self, buckets: Sequence[int]) -> list[Reply]:
-        slots = keys.BUCKET_SLOTS
-        return await self.bulk.gather([(slots[b], ("GET", keys.marker_key(b))) for b in buckets])
-
 
 @asynccontextmanager
 async def open_store(
@@ -363,7 +271,8 @@ async def open_store(
         async with trio.open_nursery() as nursery:
             for lane in store.lanes:
                 await nursery.start(lane.run)
-            await store.initialise()
+            await store.directory.refresh()
+            await store.identity.establish()
             yield store
             nursery.cancel_scope.cancel()
 
@@ -392,17 +301,3 @@ def _lost() -> StoreLost:
 
 def _operation_id() -> str:
     return os.urandom(8).hex()
-
-
-def _identity(data: bytes | None) -> StoreIdentity:
-    try:
-        return msgspec.json.decode(data or b"", type=StoreIdentity)
-    except msgspec.DecodeError:
-        raise StoreRefused(
-            f"the key {keys.STORE.decode()} of the store holds something else: {json.dumps(repr(data))[:80]}"
-        ) from None
-
-
-def _info(text: bytes | str) -> dict[str, str]:
-    lines = (text.decode() if isinstance(text, bytes) else text).splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line)

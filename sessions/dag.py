@@ -1,4 +1,8 @@
-"""A topic's DAG as bytes: encoded once per content, spliced with each session's id when it is sent."""
+"""A topic's DAG as bytes: encoded once per content, spliced with each session's id when it is sent.
+
+A SCALABLE_TOPIC_UPDATE frame is a head (sizes and tags, which depend on the length of the session id alone), the
+session id, and a tail that all watches of the topic share.
+"""
 
 from __future__ import annotations
 
@@ -17,37 +21,20 @@ _DAG_TAG: Final = b"\x12"
 _RESOLVED_NAME_TAG: Final = b"\x2a"
 
 
-class Dag:
-    """One content of a watch point: all watches share every byte of its frame but their session id."""
-
-    __slots__ = ("_heads", "tail")
-
-    def __init__(self, encoded: bytes, resolved_name: str) -> None:
-        name = resolved_name.encode()
-        self.tail = b"".join((_DAG_TAG, varint(len(encoded)), encoded, _RESOLVED_NAME_TAG, varint(len(name)), name))
-        self._heads: dict[int, bytes] = {}
-
-    def frame(self, session_field: bytes) -> tuple[bytes, bytes, bytes]:
-        """The parts of a SCALABLE_TOPIC_UPDATE frame for the session whose id `session_field` holds."""
-        length = len(session_field)
-        head = self._heads.get(length)
-        if head is None:
-            head = self._heads[length] = self._head(length)
-        return head, session_field, self.tail
-
-    def _head(self, session_length: int) -> bytes:
-        body_length = session_length + len(self.tail)
-        head = _COMMAND_HEAD + varint(body_length)
-        return _SIZES.pack(len(head) + body_length + 4, len(head) + body_length) + head
-
-
 def session_field(session_id: int) -> bytes:
     """The `session_id` field as it stands in every frame of a watch."""
     return b"\x08" + varint(session_id)
 
 
-def encode_dag(layout: Layout, *, name: str, owner_url: str, controller_url: str | None = None) -> Dag:
-    """All segments in record order; every active one is served at `owner_url`."""
+def frame_head(session_length: int, tail: bytes) -> bytes:
+    """What goes before a session field of this length and this tail."""
+    body_length = session_length + len(tail)
+    head = _COMMAND_HEAD + varint(body_length)
+    return _SIZES.pack(len(head) + body_length + 4, len(head) + body_length) + head
+
+
+def encode_tail(layout: Layout, *, name: str, owner_url: str, controller_url: str | None = None) -> bytes:
+    """The DAG and the resolved name: all segments in record order, every active one served at `owner_url`."""
     dag = api.ScalableTopicDAG(epoch=layout.epoch)
     for segment in layout.segments.values():
         wire = dag.segments.add(
@@ -55,23 +42,28 @@ def encode_dag(layout: Layout, *, name: str, owner_url: str, controller_url: str
             hash_start=segment.range.start,
             hash_end=segment.range.end,
             state=api.ACTIVE if segment.is_active else api.SEALED,
-            parent_ids=segment.parent_ids,
-            child_ids=segment.child_ids,
             created_at_epoch=segment.created_at_epoch,
             created_at_ms=max(0, segment.created_at_ms),
-            entry_bucket_splits=segment.entry_bucket_splits,
         )
+        # Assigned only where there is something: this runs for every segment at every change.
+        if segment.parent_ids:
+            wire.parent_ids.extend(segment.parent_ids)
+        if segment.child_ids:
+            wire.child_ids.extend(segment.child_ids)
+        if segment.entry_bucket_splits:
+            wire.entry_bucket_splits.extend(segment.entry_bucket_splits)
         if segment.sealed_at_epoch >= 0:
             wire.sealed_at_epoch = segment.sealed_at_epoch
         if segment.sealed_at_ms >= 0:
             wire.sealed_at_ms = segment.sealed_at_ms
-        if segment.is_legacy:
-            wire.legacy_topic_name = segment.legacy_topic_name or ""
-        if segment.is_active:
-            dag.segment_brokers.add(segment_id=segment.segment_id, broker_url=owner_url)
+        if segment.legacy_topic_name:
+            wire.legacy_topic_name = segment.legacy_topic_name
+    for segment in layout.active:
+        dag.segment_brokers.add(segment_id=segment.segment_id, broker_url=owner_url)
     if controller_url is not None:
         dag.controller_broker_url = controller_url
-    return Dag(dag.SerializeToString(), name)
+    encoded, resolved = dag.SerializeToString(), name.encode()
+    return b"".join((_DAG_TAG, varint(len(encoded)), encoded, _RESOLVED_NAME_TAG, varint(len(resolved)), resolved))
 
 
 def error_frame(session_id: int, server_error: int, message: str) -> bytes:

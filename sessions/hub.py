@@ -11,7 +11,6 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Final
 
 import trio
@@ -24,13 +23,14 @@ from metadata.records import StoredTopic, Version
 from protocol.errors import ProtocolError
 from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
-from sessions.dag import Dag, encode_dag, error_frame, session_field
+from sessions.dag import encode_tail, error_frame, frame_head
 from sessions.outbox import Outbox
+from sessions.points import FanOut, Point, Watch
 
 log = logging.getLogger(__name__)
 
-# Sends between two yields of a fan-out: 64 of them stall other tasks for 1 to 3 ms.
-_SENDS_PER_TURN: Final = 64
+# Sends between two yields of a fan-out: so many stall other tasks for 1 to 2 ms, and a yield costs as much as 3 sends.
+_SENDS_PER_TURN: Final = 128
 # Records in one read-back: long enough to pipeline well, short enough that the first are served soon.
 _BATCH: Final = 256
 # Points brought up to date between two yields; each may send to as many watches as one turn of a fan-out.
@@ -60,67 +60,6 @@ class HubCounters:
         self.batches[bound] = self.batches.get(bound, 0) + 1
 
 
-class _FanOut(Enum):
-    NONE = auto()
-    RUNNING = auto()
-    AGAIN = auto()  # to be begun, or once more when the running one is through
-
-
-class Watch:
-    """One session of one connection on one topic."""
-
-    __slots__ = ("create", "field", "outbox", "point", "registry", "session_id", "told")
-
-    def __init__(
-        self,
-        outbox: Outbox,
-        registry: dict[int, Watch],
-        session_id: int,
-        create: bool,
-        point: _Point,
-    ) -> None:
-        self.outbox = outbox
-        self.registry = registry
-        self.session_id = session_id
-        self.field = session_field(session_id)
-        self.create = create
-        self.point: _Point | None = point  # None once closed
-        self.told: Dag | None = None  # None until its first DAG
-
-    def tell(self, dag: Dag) -> None:
-        self.told = dag
-        self.outbox.push(dag.frame(self.field), self.session_id)
-
-
-class _Point:
-    """What all watches of one topic share. Segment owners and the controller's URL will join the record here."""
-
-    __slots__ = (
-        "creating",
-        "dag",
-        "dirty",
-        "fan_out",
-        "missing_since",
-        "path",
-        "reading",
-        "topic",
-        "version",
-        "watches",
-    )
-
-    def __init__(self, topic: TopicName, path: str) -> None:
-        self.topic = topic
-        self.path = path
-        self.watches: dict[Watch, None] = {}
-        self.dag: Dag | None = None  # as of the last completed read that found the topic
-        self.version: Version | None = None
-        self.dirty = False  # to be read (again)
-        self.reading = False
-        self.fan_out = _FanOut.NONE
-        self.creating = False
-        self.missing_since: float | None = None
-
-
 class Hub:
     """Key to watch point to watchers. Implements the feed's listener and the dialogue's `Watches`."""
 
@@ -143,10 +82,10 @@ class Hub:
         self._owner_url = owner_url
         self._auto_create = auto_create
         self._deletion_notice = deletion_notice
-        self._points: list[dict[str, _Point]] = [{} for _ in range(keys.BUCKETS)]
-        self._dirty: list[dict[str, _Point]] = [{} for _ in range(keys.BUCKETS)]
+        self._points: list[dict[str, Point]] = [{} for _ in range(keys.BUCKETS)]
+        self._dirty: list[dict[str, Point]] = [{} for _ in range(keys.BUCKETS)]
         self._readers: set[int] = set()  # buckets with a reading task
-        self._missing: deque[tuple[float, _Point]] = deque()  # by the moment when absence becomes deletion
+        self._missing: deque[tuple[float, Point]] = deque()  # by the moment when absence becomes deletion
         self._missing_added = trio.Event()
 
     # What the dialogue calls.
@@ -165,13 +104,13 @@ class Hub:
         bucket = keys.bucket_of(path)
         point = self._points[bucket].get(path)
         if point is None:
-            point = self._points[bucket][path] = _Point(topic, path)
+            point = self._points[bucket][path] = Point(path)
             self.counters.points += 1
         watch = registry[session_id] = Watch(outbox, registry, session_id, create_if_missing, point)
-        point.watches[watch] = None
+        point.add(watch)
         self.counters.watches += 1
-        if point.dag is not None and not point.dirty and not point.reading and self._trusted(bucket):
-            watch.tell(point.dag)
+        if point.tail is not None and not point.dirty and not point.reading and self._trusted(bucket):
+            _tell([watch], point, point.tail)
         else:
             # A read already under way may have looked before this command came: only the next one can say "no".
             self._mark(bucket, point)
@@ -219,7 +158,7 @@ class Hub:
                 point.missing_since = trio.current_time()
                 self._expect_deletion(point)
                 continue
-            for count, watch in enumerate([watch for watch in point.watches if watch.told is not None], start=1):
+            for count, watch in enumerate([watch for watch in point.watches() if watch.told is not None], start=1):
                 # During a yield the topic may have come back.
                 if point.missing_since is not None and watch.point is point:
                     self.counters.deletions += 1
@@ -227,7 +166,7 @@ class Hub:
                 if count % _SENDS_PER_TURN == 0:
                     await trio.lowlevel.checkpoint()
 
-    def _mark(self, bucket: int, point: _Point) -> None:
+    def _mark(self, bucket: int, point: Point) -> None:
         point.dirty = True
         self._dirty[bucket][point.path] = point
         if bucket not in self._readers and self._trusted(bucket):
@@ -263,21 +202,21 @@ class Hub:
                         self._put_back(bucket, batch[index:])
                         return
                     point.reading = False
-                    if point.watches:
+                    if point.watched:
                         self._apply_safely(point, stored)
                     if index % _APPLIED_PER_TURN == _APPLIED_PER_TURN - 1:
                         await trio.lowlevel.checkpoint()
         finally:
             self._readers.discard(bucket)
 
-    def _put_back(self, bucket: int, batch: Sequence[_Point]) -> None:
+    def _put_back(self, bucket: int, batch: Sequence[Point]) -> None:
         for point in batch:
             point.reading = False
-            if point.watches:
+            if point.watched:
                 point.dirty = True
                 self._dirty[bucket][point.path] = point
 
-    def _apply_safely(self, point: _Point, stored: StoredTopic | RecordDamaged | None) -> None:
+    def _apply_safely(self, point: Point, stored: StoredTopic | RecordDamaged | None) -> None:
         """One record that upsets us must not end the reading of all others."""
         try:
             self._apply(point, stored)
@@ -285,7 +224,7 @@ class Hub:
             log.exception("the record of %s could not be served", point.topic)
             self._unreadable(point)
 
-    def _apply(self, point: _Point, stored: StoredTopic | RecordDamaged | None) -> None:
+    def _apply(self, point: Point, stored: StoredTopic | RecordDamaged | None) -> None:
         if stored is None:
             self._absent(point)
             return
@@ -293,11 +232,11 @@ class Hub:
         try:
             if isinstance(stored, RecordDamaged):
                 raise stored
-            if stored.version != point.version or point.dag is None:
-                layout = records.decode(stored.value).layout
-                dag = encode_dag(layout, name=str(point.topic), owner_url=self._owner_url)
-                if point.dag is None or dag.tail != point.dag.tail:
-                    point.dag = dag
+            if point.tail is None or stored.version != Version(point.incarnation, point.number):
+                layout = records.decode_layout(stored.value)
+                tail = encode_tail(layout, name=str(point.topic), owner_url=self._owner_url)
+                if tail != point.tail:
+                    point.tail = tail
                 self._note_version(point, stored.version)
         except (LayoutError, RecordDamaged) as error:
             log.error("the record of %s cannot be served: %s", point.topic, error)
@@ -305,61 +244,47 @@ class Hub:
         else:
             self._publish(point)
 
-    def _unreadable(self, point: _Point) -> None:
+    def _unreadable(self, point: Point) -> None:
         """Who was told something keeps it; who comes now is told the truth instead of what once was."""
         self.counters.unreadable += 1
-        point.dag = point.version = None
+        point.forget()
         self._refuse_waiting(point, api.MetadataError, f"The stored record of {point.topic} cannot be read.")
 
-    def _note_version(self, point: _Point, version: Version) -> None:
-        last = point.version
-        if last is not None and last.incarnation == version.incarnation and last.number > version.number:
+    def _note_version(self, point: Point, version: Version) -> None:
+        if point.incarnation == version.incarnation and point.number > version.number:
             self.counters.went_back += 1
-        point.version = version
+        point.incarnation, point.number = version.incarnation, version.number
 
-    def _publish(self, point: _Point) -> None:
+    def _publish(self, point: Point) -> None:
         """Tell the current content to whoever was not told it yet."""
-        if point.fan_out is not _FanOut.NONE:
+        if point.fan_out is not FanOut.NONE:
             # A newer content, or somebody who came after the running one looked who is there.
-            point.fan_out = _FanOut.AGAIN
-        elif len(point.watches) <= _SENDS_PER_TURN:
-            self._send_to(point, list(point.watches))
+            point.fan_out = FanOut.AGAIN
+        elif point.watched <= _SENDS_PER_TURN:
+            _tell(point.watches(), point, point.tail)
         else:
-            point.fan_out = _FanOut.AGAIN
+            point.fan_out = FanOut.AGAIN
             self._nursery.start_soon(self._fan_out, point)
 
-    async def _fan_out(self, point: _Point) -> None:
+    async def _fan_out(self, point: Point) -> None:
         """The only sender of this point while it runs; it always sends the current content."""
         try:
-            while point.fan_out is _FanOut.AGAIN:
-                point.fan_out = _FanOut.RUNNING
-                watches = list(point.watches)
+            while point.fan_out is FanOut.AGAIN:
+                point.fan_out = FanOut.RUNNING
+                watches = point.watches()
                 for start in range(0, len(watches), _SENDS_PER_TURN):
-                    self._send_to(point, watches[start : start + _SENDS_PER_TURN])
+                    _tell(watches[start : start + _SENDS_PER_TURN], point, point.tail)
                     await trio.lowlevel.checkpoint()
         finally:
-            point.fan_out = _FanOut.NONE
+            point.fan_out = FanOut.NONE
 
-    def _send_to(self, point: _Point, watches: Sequence[Watch]) -> None:
-        dag = point.dag
-        if dag is None:
-            return
-        for watch in watches:
-            told = watch.told
-            if told is dag or watch.point is not point:
-                continue
-            if told is None or told.tail != dag.tail:
-                watch.tell(dag)
-            else:
-                watch.told = dag  # gone and back as it was: nothing to tell
-
-    def _absent(self, point: _Point) -> None:
+    def _absent(self, point: Point) -> None:
         # From now on its old DAG says nothing: a topic of the same name is another one.
-        point.dag = point.version = None
+        point.forget()
         if point.dirty:
             return
         wanted = False
-        for watch in [watch for watch in point.watches if watch.told is None]:
+        for watch in [watch for watch in point.watches() if watch.told is None]:
             if watch.create and self._auto_create:
                 wanted = True
             else:
@@ -367,24 +292,24 @@ class Hub:
         if wanted and not point.creating:
             point.creating = True
             self._nursery.start_soon(self._create_missing, point)
-        if any(watch.told is not None for watch in point.watches) and point.missing_since is None:
+        if any(watch.told is not None for watch in point.watches()) and point.missing_since is None:
             point.missing_since = trio.current_time()
             self._expect_deletion(point)
 
-    def _expect_deletion(self, point: _Point) -> None:
+    def _expect_deletion(self, point: Point) -> None:
         self._missing.append((trio.current_time() + self._deletion_notice, point))
         self._missing_added.set()
 
-    async def _create_missing(self, point: _Point) -> None:
+    async def _create_missing(self, point: Point) -> None:
         """Create the topic that its watchers asked for; trouble with the store only delays the answer."""
         pause = _FIRST_PAUSE
         said = False
         try:
-            while any(watch.told is None and watch.create for watch in point.watches):
+            while any(watch.told is None and watch.create for watch in point.watches()):
                 try:
                     await self._create(point.topic)
                     # If all have left meanwhile, the point is dropped, and another may stand in its place.
-                    if point.watches:
+                    if point.watched:
                         self._mark(keys.bucket_of(point.path), point)
                     return
                 except (ProtocolError, LayoutError) as error:
@@ -404,9 +329,9 @@ class Hub:
         finally:
             point.creating = False
 
-    def _refuse_waiting(self, point: _Point, server_error: int, message: str) -> None:
+    def _refuse_waiting(self, point: Point, server_error: int, message: str) -> None:
         """A verdict for those who were told nothing yet; an error on a running watch would make its client deaf."""
-        for watch in [watch for watch in point.watches if watch.told is None]:
+        for watch in [watch for watch in point.watches() if watch.told is None]:
             self._end(watch, server_error, message)
 
     def _end(self, watch: Watch, server_error: int, message: str) -> None:
@@ -419,12 +344,30 @@ class Hub:
         point = watch.point
         if point is None:
             return
-        watch.point = None
-        del point.watches[watch]
+        point.remove(watch)
         self.counters.watches -= 1
-        if not point.watches:
+        if not point.watched:
             bucket = keys.bucket_of(point.path)
             self._dirty[bucket].pop(point.path, None)
             if self._points[bucket].pop(point.path, None) is not None:
                 self.counters.points -= 1
             point.missing_since = None
+
+
+def _tell(watches: Sequence[Watch], point: Point, tail: bytes | None) -> None:
+    """Send the point's content to those who have not got it. The hot path: everything here runs once per push."""
+    if tail is None:
+        return
+    heads: dict[int, bytes] = {}
+    for watch in watches:
+        told = watch.told
+        if told is tail or watch.point is not point:
+            continue
+        watch.told = tail
+        if told == tail:
+            continue  # gone and back as it was: nothing to tell
+        field = watch.field
+        head = heads.get(len(field))
+        if head is None:
+            head = heads[len(field)] = frame_head(len(field), tail)
+        watch.outbox.push((head + field, tail), watch.session_id)

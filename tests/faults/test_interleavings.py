@@ -14,8 +14,9 @@ from metadata.records import StoredTopic, Version
 from protocol.framing import Frame, FrameDecoder
 from protocol.names import TopicName
 from sessions.counters import Counters
-from sessions.hub import Hub, Watch
+from sessions.hub import Hub
 from sessions.outbox import Outbox, OutboxLimits
+from sessions.points import Watch
 from tests.support.waiting import eventually
 
 WANTED = TopicName.parse("topic://public/default/orders")

@@ -19,8 +19,9 @@ from protocol.framing import Frame, FrameDecoder
 from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
 from sessions.counters import CloseReason, Counters
-from sessions.hub import Hub, Watch
+from sessions.hub import Hub
 from sessions.outbox import Outbox, OutboxLimits
+from sessions.points import Watch
 from tests.support.waiting import eventually
 
 TOPIC = TopicName.parse("topic://public/default/orders")

@@ -24,7 +24,7 @@ from protocol.framing import Frame, FrameDecoder, encode
 from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
-from sessions.dag import encode_dag, session_field
+from sessions.dag import encode_tail, frame_head, session_field
 from tests.support.ports import HOST
 from tests.support.waiting import eventually
 
@@ -85,8 +85,9 @@ class View:
 
     def expected(self, value: bytes) -> Update:
         """The update that says what this stored record says."""
-        dag = encode_dag(records.decode(value).layout, name=str(self.topic), owner_url=self._node_url)
-        [frame] = FrameDecoder().receive(b"".join(dag.frame(session_field(self.session_id))))
+        tail = encode_tail(records.decode(value).layout, name=str(self.topic), owner_url=self._node_url)
+        field = session_field(self.session_id)
+        [frame] = FrameDecoder().receive(frame_head(len(field), tail) + field + tail)
         assert isinstance(frame, Frame)
         return frame.command.scalableTopicUpdate
 

@@ -1,0 +1,52 @@
+"""What the change log of a bucket says: positions in it, and what stands behind one. Pure functions over replies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from metadata import keys
+from metadata.link import Reply
+
+# Entries of one bucket taken in one read; a fuller log is read on at once.
+READ_COUNT: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The last log entry that was taken in. The operation id tells it from another entry with the same id."""
+
+    entry: bytes
+    op: bytes
+
+
+def log_read(bucket: int, position: Position | None) -> tuple[int, tuple[bytes | str | int, ...]]:
+    # From the known entry on, that one included: its absence is how a trimmed or replaced log shows.
+    start = position.entry if position is not None else b"-"
+    return keys.BUCKET_SLOTS[bucket], ("XRANGE", keys.changes_key(bucket), start, "+", "COUNT", READ_COUNT)
+
+
+def entries_after(position: Position | None, entries: list[Reply]) -> list[Reply] | None:
+    """The entries behind the position; None where the log does not continue from it."""
+    if position is None:
+        # The log was empty: all of it is new, unless so much came that the beginning may be trimmed already.
+        return entries if len(entries) < READ_COUNT else None
+    if not entries or position_of(entries[0]) != position:
+        return None
+    return entries[1:]
+
+
+def position_of(entry: Reply) -> Position:
+    return Position(entry[0], _field(entry, b"op"))
+
+
+def topic_of(entry: Reply) -> str:
+    return _field(entry, b"topic").decode()
+
+
+def _field(entry: Reply, name: bytes) -> bytes:
+    fields = entry[1]
+    for index in range(0, len(fields), 2):
+        if fields[index] == name:
+            return bytes(fields[index + 1])
+    return b""
