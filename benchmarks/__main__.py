@@ -13,13 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 import httpx
 from rich.console import Console
 
-from benchmarks import memory, push, start
+from benchmarks import burst, memory, push, stalled, start, storm, watches
 from benchmarks.figures import Figure, MeasurementFailed, as_json, print_table
 
 BENCHMARKS: Mapping[str, Callable[[bool], list[Figure]]] = {
     "push": push.measure,
     "start": start.measure,
     "memory": memory.measure,
+    "storm": storm.measure,
+    "burst": burst.measure,
+    "watches": watches.measure,
+    "stalled": stalled.measure,
 }
 # The server and the readers hold some 2,200 sockets each; the usual soft limit is 1,024.
 OPEN_FILES = 20_000

@@ -32,12 +32,13 @@ class Figure:
     """What was measured, and the least that it could be on this machine in this run.
 
     `target` is the most that it may be: a ratio to the floor when `target_is_ratio`, else in the unit of `measured`.
+    Without one the figure is there to be known.
     """
 
     name: str
     measured: Quantity
     floor: Quantity | None
-    target: float
+    target: float | None
     target_is_ratio: bool = False
     notes: tuple[str, ...] = ()
 
@@ -46,19 +47,30 @@ class Figure:
         return None if self.floor is None else self.measured.value / self.floor.value
 
     @property
-    def ratio_to_target(self) -> float:
+    def ratio_to_target(self) -> float | None:
+        if self.target is None:
+            return None
         if not self.target_is_ratio:
             return self.measured.value / self.target
         assert self.ratio_to_floor is not None, "a ratio needs its floor"
         return self.ratio_to_floor / self.target
 
     @property
-    def within_target(self) -> bool:
-        return self.ratio_to_target <= 1
+    def within_target(self) -> bool | None:
+        return None if self.ratio_to_target is None else self.ratio_to_target <= 1
 
     @property
     def target_text(self) -> str:
+        if self.target is None:
+            return "-"
         return f"{self.target:g} x floor" if self.target_is_ratio else str(Quantity(self.target, self.measured.unit))
+
+
+_VERDICTS = {True: "[green]within target[/]", False: "[bold red]over target[/]", None: "-"}
+
+
+def _ratio_text(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"
 
 
 def print_table(figures: Sequence[Figure], console: Console) -> None:
@@ -69,15 +81,14 @@ def print_table(figures: Sequence[Figure], console: Console) -> None:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for figure in figures:
-        ratio = figure.ratio_to_floor
         table.add_row(
             figure.name,
             str(figure.measured),
             "-" if figure.floor is None else str(figure.floor),
-            "-" if ratio is None else f"{ratio:.2f}",
+            _ratio_text(figure.ratio_to_floor),
             figure.target_text,
-            f"{figure.ratio_to_target:.2f}",
-            "[green]within target[/]" if figure.within_target else "[bold red]over target[/]",
+            _ratio_text(figure.ratio_to_target),
+            _VERDICTS[figure.within_target],
         )
     console.print(table)
     for figure in figures:

@@ -21,6 +21,8 @@ from protocol.wire.pulsar_api_pb2 import BaseCommand
 FRAME_LIMIT = 30.0
 # Requests under way at a time: enough to keep the server busy, too few to make it queue anything.
 _WINDOW = 64
+# The same for connections that have no answer to their CONNECT yet: fewer than the server lets wait to be accepted.
+_RUSH_WINDOW = 512
 _CHUNK = 262_144
 _LOOK_INTERVAL = 0.001
 _SIZE = struct.Struct(">I")
@@ -34,6 +36,25 @@ class Arrival:
 
     times: Sequence[float]
     frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One update of a namespace watch, and when each of those that got exactly these bytes had it."""
+
+    frame: bytes
+    added: Sequence[str]
+    times: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Rush:
+    """Many connections made as fast as possible: from the first step to the last answer. `unasked` counts the bytes
+    that came beside the answers to CONNECT."""
+
+    started_at: float
+    ended_at: float
+    unasked: int
 
 
 class Readers:
@@ -59,11 +80,40 @@ class Readers:
         return arrival
 
     def greet(self, numbers: range) -> None:
-        command = BaseCommand(type=BaseCommand.CONNECT)
-        command.connect.client_version = "benchmark"
-        command.connect.protocol_version = 21
-        greeting = encode(command)
-        self.request([(number, greeting) for number in numbers])
+        message = connect_message()
+        self.request([(number, message) for number in numbers])
+
+    def rush(self, address: Address, count: int, then: bytes = b"") -> Rush:
+        """Connect and greet all at once; whoever was answered sends `then`, which needs no answer."""
+        rush = self._process.ask("rush", address, count, connect_message(), then)
+        assert isinstance(rush, Rush)
+        return rush
+
+    def disconnect(self) -> None:
+        """Close all connections; numbers begin at 0 again."""
+        self._process.ask("disconnect")
+
+    def unread(self) -> int:
+        """Bytes that arrived and were not looked at."""
+        count = self._process.ask("unread")
+        assert isinstance(count, int)
+        return count
+
+    def follow(self, topics: int) -> None:
+        """From now on wait until every connection was told of so many added topics; `followed` has the updates."""
+        self._process.ask("follow", topics)
+
+    def followed(self) -> Sequence[Told]:
+        told = self._process.answer()
+        assert isinstance(told, list)
+        return told
+
+
+def connect_message() -> bytes:
+    command = BaseCommand(type=BaseCommand.CONNECT)
+    command.connect.client_version = "benchmark"
+    command.connect.protocol_version = 21
+    return encode(command)
 
 
 def watch_message(session_id: int, topic: str) -> bytes:
@@ -71,6 +121,16 @@ def watch_message(session_id: int, topic: str) -> bytes:
     command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_LOOKUP)
     command.scalableTopicLookup.session_id = session_id
     command.scalableTopicLookup.topic = topic
+    return encode(command)
+
+
+def namespace_message(watch_id: int, namespace: str, current_hash: str | None = None) -> bytes:
+    """Opens a namespace watch: answered with a snapshot, or not at all if the hash is right."""
+    command = BaseCommand(type=BaseCommand.WATCH_SCALABLE_TOPICS)
+    command.watchScalableTopics.watch_id = watch_id
+    command.watchScalableTopics.namespace = namespace
+    if current_hash is not None:
+        command.watchScalableTopics.current_hash = current_hash
     return encode(command)
 
 
@@ -96,6 +156,21 @@ class _Sockets:
             self._numbers[sock.fileno()] = len(self.socks)
             self.socks.append(sock)
             self._epoll.register(sock, select.EPOLLIN)
+
+    def unread(self) -> int:
+        """Bytes that lie in the kernel or belong to a frame that is not whole."""
+        count = sum(map(len, self._partial.values()))
+        for sock in self.socks:
+            try:
+                count += len(sock.recv(_CHUNK, socket.MSG_PEEK))
+            except BlockingIOError:
+                pass
+        return count
+
+    def close(self) -> None:
+        self._epoll.close()
+        for sock in self.socks:
+            sock.close()
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """Frames as they arrive, with the number of their connection; ends with an error when none comes."""
@@ -147,6 +222,18 @@ def _main(pipe: Connection) -> None:
             case ("collect",):
                 pipe.send(None)
                 pipe.send(_collect(frames, len(sockets.socks)))
+            case ("follow", topics):
+                pipe.send(None)
+                pipe.send(_follow(frames, len(sockets.socks), topics))
+            case ("rush", address, count, greeting, then):
+                pipe.send(_rush(sockets, frames, address, count, greeting, then))
+            case ("unread",):
+                pipe.send(sockets.unread())
+            case ("disconnect",):
+                sockets.close()
+                sockets = _Sockets()
+                frames = sockets.frames()
+                pipe.send(None)
 
 
 def _collect(frames: Iterator[tuple[int, bytes]], connections: int) -> Arrival:
@@ -158,3 +245,55 @@ def _collect(frames: Iterator[tuple[int, bytes]], connections: int) -> Arrival:
         times[number] = time.monotonic()
         if len(times) == connections:
             return Arrival(list(times.values()), frame)
+
+
+def _follow(frames: Iterator[tuple[int, bytes]], connections: int, topics: int) -> list[Told]:
+    # Sessions with the same id get the same bytes, so that each update has to be taken apart only once.
+    updates: dict[bytes, tuple[list[str], list[float]]] = {}
+    missing = [topics] * connections
+    unfinished = connections
+    while unfinished:
+        number, frame = next(frames)
+        now = time.monotonic()
+        if (update := updates.get(frame)) is None:
+            command = BaseCommand.FromString(frame[8:])
+            update = updates[frame] = (list(command.watchScalableTopicsUpdate.diff.added), [])
+        added, times = update
+        times.append(now)
+        missing[number] -= len(added)
+        if not added or missing[number] < 0:
+            raise MeasurementFailed("a connection was told something else than what was created")
+        unfinished -= missing[number] == 0
+    return [Told(frame, added, times) for frame, (added, times) in updates.items()]
+
+
+def _rush(
+    sockets: _Sockets,
+    frames: Iterator[tuple[int, bytes]],
+    address: Address,
+    count: int,
+    greeting: bytes,
+    then: bytes,
+) -> Rush:
+    answered: set[int] = set()
+    unasked = 0
+
+    def take() -> None:
+        nonlocal unasked
+        number, frame = next(frames)
+        if number in answered:
+            unasked += len(frame)
+            return
+        answered.add(number)
+        if then:
+            sockets.socks[number].sendall(then)
+
+    started_at = time.monotonic()
+    for number in range(count):
+        sockets.connect(address, 1)
+        sockets.socks[number].sendall(greeting)
+        if number - len(answered) >= _RUSH_WINDOW:
+            take()
+    while len(answered) < count:
+        take()
+    return Rush(started_at, time.monotonic(), unasked)

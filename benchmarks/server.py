@@ -21,6 +21,8 @@ from benchmarks.figures import MeasurementFailed
 
 READY_LIMIT = 30.0
 STOP_LIMIT = 15.0
+METRIC_LIMIT = 30.0
+_METRIC_INTERVAL = 0.005
 COMMAND = (sys.executable, "-m", "gateway.cli.main", "serve")
 # Pings would wake idle connections in the middle of a measurement.
 QUIET = {"VELA_KEEP_ALIVE": "1h", "VELA_LOG_LEVEL": "warning"}
@@ -33,6 +35,8 @@ class RunningServer:
     pid: int
     ready_after: float
     pulsar_address: tuple[str, int]
+    http_address: tuple[str, int]
+    store_socket: Path
     admin: httpx.Client
 
     def create_topic(self, name: str, segments: int) -> None:
@@ -49,6 +53,14 @@ class RunningServer:
         if found is None:
             raise MeasurementFailed(f"the server has no metric {name}")
         return float(found[1])
+
+    def await_metric(self, name: str, value: float) -> None:
+        """Return once a metric has this value."""
+        deadline = time.monotonic() + METRIC_LIMIT
+        while (there := self.metric(name)) != value:
+            if time.monotonic() > deadline:
+                raise MeasurementFailed(f"{name} is {there:g}, and not {value:g} after {METRIC_LIMIT:g} s")
+            time.sleep(_METRIC_INTERVAL)
 
     def _request(self, method: str, path: str) -> httpx.Response:
         response = self.admin.request(method, path)
@@ -70,7 +82,8 @@ def running_server(settings: Mapping[str, str] = QUIET) -> Iterator[RunningServe
     """Start on free ports of the loopback; `settings` are environment variables, the caller's own do not count."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("VELA_")}
     with TemporaryDirectory(prefix="vela-bench-") as scratch, open(Path(scratch, "server.log"), "w+b") as log:
-        arguments = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", str(Path(scratch, "data")))
+        data = Path(scratch, "data")
+        arguments = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", str(data))
         started_at = time.monotonic()
         process = subprocess.Popen(
             [*COMMAND, *arguments],
@@ -82,13 +95,24 @@ def running_server(settings: Mapping[str, str] = QUIET) -> Iterator[RunningServe
         try:
             pulsar_url, http_url = _await_ready(process, started_at + READY_LIMIT, Path(log.name))
             ready_after = time.monotonic() - started_at
-            pulsar = urlsplit(pulsar_url)
-            assert pulsar.hostname is not None
-            assert pulsar.port is not None
             with httpx.Client(base_url=http_url, timeout=30.0, trust_env=False) as admin:
-                yield RunningServer(process.pid, ready_after, (pulsar.hostname, pulsar.port), admin)
+                yield RunningServer(
+                    pid=process.pid,
+                    ready_after=ready_after,
+                    pulsar_address=_address(pulsar_url),
+                    http_address=_address(http_url),
+                    store_socket=data / "valkey.sock",
+                    admin=admin,
+                )
         finally:
             _stop(process)
+
+
+def _address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    assert parts.port is not None
+    return parts.hostname, parts.port
 
 
 def _await_ready(process: subprocess.Popen[bytes], deadline: float, log: Path) -> tuple[str, str]:

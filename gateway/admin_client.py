@@ -13,7 +13,8 @@ import httpx
 if TYPE_CHECKING:
     from protocol.names import NamespaceName, TopicName
 
-_TIMEOUT = 10.0
+# Longer than the server is patient with its store (30 s for a request), so that its own sentence is what users see.
+_TIMEOUT = 35.0
 # A proxy of the environment cannot reach the loopback of this machine, so it is not asked to.
 _LOOPBACK = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
 
@@ -65,6 +66,10 @@ class AdminClient:
     def delete_topic(self, topic: TopicName) -> None:
         self._call("DELETE", _topic(topic))
 
+    def set_properties(self, topic: TopicName, properties: Mapping[str, str]) -> None:
+        """Replace all properties of the topic."""
+        self._call("PUT", f"{_topic(topic)}/properties", body=properties)
+
     def split(self, topic: TopicName, segment: int) -> None:
         self._call("POST", f"{_topic(topic)}/split/{segment}")
 
@@ -85,7 +90,7 @@ class AdminClient:
     ) -> bytes:
         try:
             response = self._client.request(
-                method, f"{self.url}{path}", params=list(params) or None, json=dict(body) if body else None
+                method, f"{self.url}{path}", params=list(params) or None, json=None if body is None else dict(body)
             )
         except httpx.ConnectError:
             raise AdminError(
@@ -93,14 +98,16 @@ class AdminClient:
             ) from None
         except httpx.TimeoutException:
             raise AdminError(
-                f"{self.url} gave no answer within {_TIMEOUT:g} s: look at its log, or run `vela doctor`"
+                f"{self.url} gave no answer within {_TIMEOUT:g} s: look at its log, or run `vela doctor`. "
+                "A change may have been made all the same: look before you try again."
             ) from None
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError):
             raise AdminError(
                 f'The admin URL "{self.url}" cannot be used: give one like http://127.0.0.1:8080.'
             ) from None
         except httpx.HTTPError as error:
-            raise AdminError(f"The call to {self.url} failed: {error or type(error).__name__}.") from None
+            reason = str(error).rstrip(".") or type(error).__name__
+            raise AdminError(f"The call to {self.url} failed ({reason}): is that the admin API of a Vela?") from None
         if response.is_success:
             return response.content
         raise AdminError(_reason(response) or self._strange(response), response.status_code)

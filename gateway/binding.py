@@ -35,7 +35,9 @@ async def open_sockets(host: str, port: int, backlog: int = BACKLOG) -> list[soc
         except OSError as error:
             if error.errno == errno.EADDRINUSE and port == 0 and attempt < PORT_ATTEMPTS - 1:
                 continue
-            raise CannotListen(f"Cannot listen on {host}:{port}: {error.strerror}.") from error
+            raise CannotListen(
+                f"Cannot listen on {host}:{port}: {error.strerror}. Stop what listens there, or choose another address."
+            ) from error
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -14,7 +14,7 @@ import trio
 from gateway.keepalive import Roster
 from protocol.framing import FRAME_PADDING, BadFrame, FrameDecoder
 from sessions.counters import CloseReason, Counters
-from sessions.dialogue import PING, Dialogue, State, Terms, Watches
+from sessions.dialogue import PING, Dialogue, Hubs, State, Terms
 from sessions.errors import Violation
 from sessions.outbox import Outbox, OutboxLimits
 
@@ -35,12 +35,13 @@ class Service:
     """
 
     nursery: trio.Nursery
-    watches: Watches[Any]
+    hubs: Hubs[Any, Any]
     terms: Terms
     outbox_limits: OutboxLimits
     counters: Counters
     roster: Roster
     buffer: memoryview
+    opens_per_second: float = 10_000
 
 
 class Connection:
@@ -50,22 +51,28 @@ class Connection:
         "_awaiting_life",
         "_decoder",
         "_dialogue",
+        "_opens_paid",
+        "_paid_until",
         "_paused",
         "_service",
         "_settled",
         "_sock",
+        "address",
         "outbox",
     )
 
-    def __init__(self, sock: socket.socket, service: Service) -> None:
+    def __init__(self, sock: socket.socket, service: Service, address: str = "") -> None:
+        self.address = address
         self._sock = sock
         self._service = service
         self.outbox = Outbox(sock, service.nursery, service.outbox_limits, service.counters)
-        self._dialogue: Dialogue[Any] = Dialogue(self.outbox, service.watches, service.terms, service.counters)
+        self._dialogue: Dialogue[Any, Any] = Dialogue(self.outbox, service.hubs, service.terms, service.counters)
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_LIMIT - FRAME_PADDING)
         self._settled = False  # CONNECT was accepted
         self._awaiting_life = False  # nothing heard since our last PING
-        self._paused = False  # not reading, because too many replies wait
+        self._paused = False  # not reading, because too many replies wait or too many watches were opened
+        self._opens_paid = 0
+        self._paid_until = 0.0
 
     def start(self) -> None:
         self._service.counters.connections += 1
@@ -137,12 +144,27 @@ class Connection:
                 self._paused = True
                 await self.outbox.wait_drained()
                 self._paused = False
+            elif (delay := self._pace()) > 0:
+                # A rate is held by not reading: an error would make a client give up that only came in a hurry.
+                self._paused = True
+                await trio.sleep(delay)
+                self._paused = False
             elif count % FRAMES_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
             if self.outbox.closed:
                 return
         if bad is not None:
             raise bad
+
+    def _pace(self) -> float:
+        """How long to leave the peer unread because of the watches it opened; a second's worth may come at once."""
+        opened = self._dialogue.opens - self._opens_paid
+        if not opened:
+            return 0
+        now, rate = trio.current_time(), self._service.opens_per_second
+        self._opens_paid += opened
+        self._paid_until = max(self._paid_until, now) + opened / rate
+        return self._paid_until - now - 1
 
     def _settle(self) -> None:
         self._settled = True

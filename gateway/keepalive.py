@@ -4,7 +4,7 @@ task. The time is an argument, so nothing in here waits but `run`.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from itertools import chain
 from typing import Protocol
@@ -22,6 +22,7 @@ class Client(Protocol):
     """A connection as the roster and who walks over it see it."""
 
     outbox: Outbox
+    address: str
 
     def close(self, reason: CloseReason) -> None: ...
 
@@ -42,6 +43,7 @@ class Roster:
         self._keep_alive = keep_alive
         self._greeting: OrderedDict[Client, float] = OrderedDict()
         self._settled: OrderedDict[Client, float] = OrderedDict()
+        self._by_address: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._greeting) + len(self._settled)
@@ -49,8 +51,12 @@ class Roster:
     def __iter__(self) -> Iterator[Client]:
         return chain(self._greeting, self._settled)
 
+    def count_from(self, address: str) -> int:
+        return self._by_address[address]
+
     def add(self, client: Client, now: float) -> None:
         self._greeting[client] = now + self._handshake_timeout
+        self._by_address[client.address] += 1
 
     def settle(self, client: Client, now: float) -> None:
         """The handshake is done: from now on the client is only asked for signs of life."""
@@ -58,8 +64,12 @@ class Roster:
             self._settled[client] = now + self._keep_alive
 
     def discard(self, client: Client) -> None:
+        """It is gone: once for each that was added, also for one that was closed for being late."""
         self._greeting.pop(client, None)
         self._settled.pop(client, None)
+        self._by_address[client.address] -= 1
+        if not self._by_address[client.address]:
+            del self._by_address[client.address]
 
     def tick(self, now: float) -> bool:
         """Look after some of those who are due; True if there may be more."""

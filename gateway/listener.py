@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from protocol import replies
 from protocol.framing import encode
 from protocol.wire import pulsar_api_pb2 as api
 from sessions.counters import CloseReason, Counters
-from sessions.dialogue import Terms, Watches
+from sessions.dialogue import Hubs, Terms
 from sessions.outbox import OutboxLimits
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ _TOO_MANY = encode(
 @dataclass(frozen=True, slots=True)
 class ListenerLimits:
     max_connections: int = 10_000
+    max_connections_per_address: int = 10_000
+    opens_per_second: float = 10_000
     handshake_timeout: float = 10.0
     keep_alive: float = 30.0
     shutdown_grace: float = 5.0
@@ -52,13 +55,13 @@ class Listener:
 
     def __init__(
         self,
-        watches: Watches[Any],
+        hubs: Hubs[Any, Any],
         terms: Terms,
         limits: ListenerLimits,
         outbox_limits: OutboxLimits,
         counters: Counters,
     ) -> None:
-        self._watches = watches
+        self._hubs = hubs
         self._terms = terms
         self._limits = limits
         self._outbox_limits = outbox_limits
@@ -72,12 +75,13 @@ class Listener:
             async with trio.open_nursery() as connections:
                 service = Service(
                     connections,
-                    self._watches,
+                    self._hubs,
                     self._terms,
                     self._outbox_limits,
                     self._counters,
                     self._roster,
                     memoryview(bytearray(RECEIVE_BUFFER)),
+                    self._limits.opens_per_second,
                 )
                 connections.start_soon(self._roster.run)
                 async with trio.open_nursery() as accepting:
@@ -101,7 +105,7 @@ class Listener:
             await trio.lowlevel.wait_readable(listening)
             try:
                 for _ in range(ACCEPTS_PER_TURN):
-                    self._welcome(listening.accept()[0], service)
+                    self._welcome(*listening.accept(), service)
                     exhausted = False
             except BlockingIOError:
                 pass
@@ -116,9 +120,12 @@ class Listener:
                     await trio.sleep(ACCEPT_BACK_OFF)
                 # Anything else is the fate of one connection, over before it was accepted.
 
-    def _welcome(self, sock: socket.socket, service: Service) -> None:
+    def _welcome(self, sock: socket.socket, peer: tuple[Any, ...], service: Service) -> None:
         sock.setblocking(False)
-        if len(self._roster) >= self._limits.max_connections:
+        # One string per address, however many connections come from it.
+        address = sys.intern(str(peer[0]))
+        crowded = self._roster.count_from(address) >= self._limits.max_connections_per_address
+        if crowded or len(self._roster) >= self._limits.max_connections:
             self._counters.refused += 1
             _turn_away(sock)
             return
@@ -130,7 +137,7 @@ class Listener:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_IN_KERNEL)
         except OSError:
             pass  # some systems refuse options on a connection that is gone already; reading will tell
-        Connection(sock, service).start()
+        Connection(sock, service, address).start()
 
     async def _see_off(self) -> None:
         for client in list(self._roster):

@@ -15,6 +15,8 @@ from metadata.lanes import Lane
 from metadata.node_sessions import NodeSession
 from sessions.counters import Counters
 from sessions.hub import Hub
+from sessions.namespaces import NamespaceWatches
+from sessions.readback import ReadBack
 
 # Read-backs take at most 256 records.
 _BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -26,6 +28,8 @@ class Sources:
 
     counters: Counters
     hub: Hub
+    namespaces: NamespaceWatches
+    readback: ReadBack
     feed: ChangeFeed
     lanes: tuple[Lane, ...]
     session: NodeSession
@@ -81,9 +85,16 @@ class _VelaCollector(Collector):
         hub = self._sources.hub.counters
         yield _gauge("watches", "Open DAG watches.", hub.watches)
         yield _gauge("watched_topics", "Topics with at least one DAG watch.", hub.points)
-        yield _counter("read_backs", "Records read because they changed or might have.", hub.reads)
-        yield _counter("read_back_failures", "Read-backs that the store did not answer.", hub.failed_reads)
-        yield _batch_sizes(hub.batches, hub.reads)
+        sets = self._sources.namespaces.counters
+        yield _gauge("namespace_watches", "Open namespace watches.", sets.watches)
+        yield _gauge("namespace_groups", "Distinct namespaces and filters that are watched.", sets.groups)
+        yield _counter("namespace_listings", "Listings of one bucket for one group.", sets.listings)
+        yield _counter("filter_evaluations", "Evaluations of a group's filters on one topic.", sets.evaluations)
+        yield _counter("snapshots_spared", "Namespace watches whose hash matched.", sets.hash_matches)
+        reads = self._sources.readback.counters
+        yield _counter("read_backs", "Records read because they changed or might have.", reads.reads)
+        yield _counter("read_back_failures", "Read-backs that the store did not answer.", reads.failed)
+        yield _batch_sizes(reads.batches, reads.reads)
         yield _counter("states_gone_back", "Reads that showed an older state than before.", hub.went_back)
         yield _counter("unreadable_records", "Records that could not be decoded.", hub.unreadable)
         yield _counter("deletions_told", "Watches told that their topic is gone.", hub.deletions)

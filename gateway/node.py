@@ -36,9 +36,13 @@ from metadata.store import TopicStore, open_store
 from metadata.unwrap import unwrapped
 from protocol.names import NamespaceName, TopicName
 from sessions.counters import Counters
-from sessions.dialogue import Terms
+from sessions.dialogue import Hubs, Terms
+from sessions.groups import NamespaceWatch
 from sessions.hub import Hub
+from sessions.namespaces import NamespaceWatches
 from sessions.outbox import OutboxLimits
+from sessions.points import Watch
+from sessions.readback import ReadBack
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +60,8 @@ class Node:
     store: TopicStore
     feed: ChangeFeed
     hub: Hub
+    namespaces: NamespaceWatches
+    readback: ReadBack
     counters: Counters
     session: NodeSession
     listener: Listener
@@ -131,19 +137,32 @@ async def start_node(settings: Settings, store_url: str) -> AsyncIterator[Node]:
             counters = Counters()
             limits = TopicLimits(settings.max_segments, settings.max_properties, settings.max_property_size)
             transitions = Transitions(store, limits, auto_create=settings.auto_create)
-            hub = Hub(
+            readback = ReadBack(
                 nursery=background,
                 read=lambda topics: store.read(feed.lane, topics),
-                create=lambda topic: _create_if_missing(transitions, topic),
                 trusted=lambda bucket: feed.trusted(bucket),
+            )
+            hub = Hub(
+                nursery=background,
+                readback=readback,
+                create=lambda topic: _create_if_missing(transitions, topic),
                 owner_url=pulsar_url,
                 auto_create=settings.auto_create,
                 deletion_notice=settings.deletion_notice,
             )
-            feed = ChangeFeed(store, hub, probe_interval=settings.probe_interval)
+            namespaces = NamespaceWatches(
+                nursery=background,
+                readback=readback,
+                store=store,
+                lane=lambda: feed.lane,
+                whole=lambda: feed.whole,
+                window=settings.coalesce,
+                frame_limit=settings.max_message_size,
+            )
+            feed = ChangeFeed(store, readback, probe_interval=settings.probe_interval)
             session = NodeSession(store, lease=settings.session_lease, pulsar_url=pulsar_url, http_url=http_url)
-            listener = _listener(settings, hub, pulsar_url, counters)
-            sources = Sources(counters, hub, feed, (*store.lanes, feed.lane), session)
+            listener = _listener(settings, Hubs(hub, namespaces), pulsar_url, counters)
+            sources = Sources(counters, hub, namespaces, readback, feed, (*store.lanes, feed.lane), session)
             app = build_app(
                 AdminPorts(
                     store=store,
@@ -162,7 +181,9 @@ async def start_node(settings: Settings, store_url: str) -> AsyncIterator[Node]:
                 serving.start_soon(listener.serve, pulsar_sockets)
                 serving.start_soon(serve_http, app, http_sockets, _http_limits(settings), stop_http)
                 await _until_whole(feed, timeouts.patience)
-                yield Node(pulsar_url, http_url, store, feed, hub, counters, session, listener, stop_http)
+                yield Node(
+                    pulsar_url, http_url, store, feed, hub, namespaces, readback, counters, session, listener, stop_http
+                )
                 if not stop_http.is_set():
                     serving.cancel_scope.cancel()
             background.cancel_scope.cancel()
@@ -172,21 +193,28 @@ def _http_limits(settings: Settings) -> ConnectionLimits:
     return ConnectionLimits(stall_limit=settings.stall_limit, shutdown_grace=settings.shutdown_grace)
 
 
-def _listener(settings: Settings, hub: Hub, pulsar_url: str, counters: Counters) -> Listener:
+def _listener(settings: Settings, hubs: Hubs[Watch, NamespaceWatch], pulsar_url: str, counters: Counters) -> Listener:
     return Listener(
-        hub,
+        hubs,
         Terms(
             pulsar_url,
             max_message_size=settings.max_message_size,
             max_watches=settings.max_watches_per_connection,
+            max_filters=settings.max_filters,
         ),
         ListenerLimits(
             max_connections=settings.max_connections,
+            max_connections_per_address=settings.max_connections_per_address,
+            opens_per_second=settings.max_opens_per_second,
             handshake_timeout=settings.handshake_timeout,
             keep_alive=settings.keep_alive,
             shutdown_grace=settings.shutdown_grace,
         ),
-        OutboxLimits(stall_limit=settings.stall_limit, reply_backlog=settings.outbox_limit),
+        OutboxLimits(
+            stall_limit=settings.stall_limit,
+            reply_backlog=settings.outbox_limit,
+            total_bytes=settings.outbox_total_limit,
+        ),
         counters,
     )
 

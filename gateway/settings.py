@@ -178,6 +178,12 @@ class Settings:
         CONNECTIONS,
         "How long a deleted topic may take to come back before its watchers are told that it is gone.",
     )
+    coalesce: float = _row(
+        kinds.duration("0ms", "1m"),
+        "50ms",
+        CONNECTIONS,
+        "How long changes to a namespace are gathered into one update after the last one; 0 sends each at once.",
+    )
     shutdown_grace: float = _row(
         kinds.duration("0ms", "10m"),
         "5s",
@@ -190,6 +196,12 @@ class Settings:
         CONNECTIONS,
         "Bytes of replies that may wait for one client before the server stops reading from it.",
     )
+    outbox_total_limit: int = _row(
+        kinds.size("1MB", "100GB"),
+        "256MB",
+        CONNECTIONS,
+        "Bytes that may wait for all clients together; at the limit a client for which more is to be queued is cut.",
+    )
     http_concurrency: int = _row(
         kinds.number(1, 10_000), "8", CONNECTIONS, "How many admin requests are worked on at the same time."
     )
@@ -200,9 +212,19 @@ class Settings:
         LIMITS,
         "Client connections of this node; further ones are refused.",
     )
+    max_connections_per_address: int = _row(
+        kinds.number(1, 10_000_000), "10000", LIMITS, "Client connections from one address; further ones are refused."
+    )
+    max_opens_per_second: int = _row(
+        kinds.number(1, 10_000_000),
+        "10000",
+        LIMITS,
+        "Watches that one connection may open in a second; a faster client is read more slowly.",
+    )
     max_watches_per_connection: int = _row(
         kinds.number(1, 10_000_000), "10000", LIMITS, "Watches that one connection may hold."
     )
+    max_filters: int = _row(kinds.number(0, 10_000), "64", LIMITS, "Property filters of one namespace watch.")
     max_message_size: int = _row(
         kinds.size("16KB", "1GB"),
         "5MB",

@@ -81,6 +81,12 @@ _DERIVED: Mapping[str, Callable[[Segment], bool]] = {
     "leaf": lambda segment: not segment.child_ids,
 }
 
+
+class _PropertiesJson(msgspec.Struct):
+    properties: dict[str, str] | None = None
+
+
+_properties_decoder = msgspec.json.Decoder(_PropertiesJson)
 _typed_decoder = msgspec.json.Decoder(_RecordJson)
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _segment_fields_decoder = msgspec.json.Decoder(dict[str, dict[str, msgspec.Raw]])
@@ -129,6 +135,14 @@ def decode_layout(data: bytes) -> Layout:
         raise InvalidRecord(f"The stored record is not that of a scalable topic: {error}.") from error
     segments = {source.segment_id: _segment(source, NO_UNKNOWN_FIELDS) for source in record.segments.values()}
     return Layout(record.epoch, record.next_segment_id, MappingProxyType(segments))
+
+
+def decode_properties(data: bytes) -> Mapping[str, str]:
+    """Only the properties of a stored record, for those who filter by them."""
+    try:
+        return _properties_decoder.decode(data).properties or {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRecord(f"The stored record is not that of a scalable topic: {error}.") from error
 
 
 def encode(record: TopicRecord) -> bytes:

@@ -91,7 +91,8 @@ class Directory:
             try:
                 host, port = sentinel.discover_master(self.url.service)  # type: ignore[no-untyped-call] # as above
             except (RedisError, OSError, ValueError) as error:
-                reason = f"{endpoint}: {error}"
+                # redis-py puts the whole client into its text; what the Sentinel said stands at its end.
+                reason = f"{endpoint}: {str(error).rpartition(' - ')[2]}"
                 self._silent.add(endpoint)
                 continue
             finally:

@@ -213,7 +213,10 @@ class _Follower:
         await self._check_role(link)
         receipt = await link.call("PSUBSCRIBE", self.feed._pattern)
         if isinstance(receipt, Exception):
-            self._complain(f"does not let us subscribe ({receipt})", f"grant the user &{self.feed._pattern} there")
+            self._complain(
+                f"does not let us subscribe ({receipt}): {self._slower}",
+                f"grant the user +psubscribe and &{self.feed._pattern} there",
+            )
         elif not await self._bells_ring(link):
             await self._repair_flag(link)
 
@@ -221,20 +224,21 @@ class _Follower:
         """A primary that was demoted behind an address that now leads elsewhere stays connected and looks fine."""
         role = await link.call("ROLE")
         if isinstance(role, Exception):
-            self._complain(f"does not tell its role ({role})", "grant the user +role there")
+            self._complain(
+                f"does not tell its role ({role}): it would not be noticed if it became a replica",
+                "grant the user +role there",
+            )
         elif role[0] != b"master":
             raise LinkLost(f"{self.endpoint} is a replica now")
 
     def _complain(self, what: str, remedy: str) -> None:
         if what not in self._complaints:
             self._complaints.add(what)
-            log.warning(
-                "%s %s: without it changes are found by looking every %g s at best; %s",
-                self.endpoint,
-                what,
-                self.feed._probe_interval,
-                remedy,
-            )
+            log.warning("%s %s; %s", self.endpoint, what, remedy)
+
+    @property
+    def _slower(self) -> str:
+        return f"changes are found by looking every {self.feed._probe_interval:g} s"
 
     async def _bells_ring(self, link: Link) -> bool:
         """Write below the change logs and see whether its bell arrives before the answer to what follows."""
@@ -260,7 +264,7 @@ class _Follower:
             reply = await link.call("CONFIG", "SET", "notify-keyspace-events", wanted)
         if isinstance(reply, Exception):
             self._complain(
-                f"sends no keyspace notifications and does not let us turn them on ({reply})",
+                f"sends no keyspace notifications and does not let us turn them on ({reply}): {self._slower}",
                 f"set notify-keyspace-events {_FLAGS} there",
             )
         else:

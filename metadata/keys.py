@@ -35,6 +35,11 @@ def path_of(topic: TopicName) -> str:
     return f"{_encode(topic.tenant)}/{_encode(topic.namespace)}/{_encode(topic.local)}"
 
 
+def namespace_path(namespace: NamespaceName) -> str:
+    """What the paths of a namespace's topics begin with, without the slash."""
+    return f"{_encode(namespace.tenant)}/{_encode(namespace.namespace)}"
+
+
 def topic_at(path: str) -> TopicName:
     """The inverse of `path_of`."""
     tenant, namespace, local = (unquote(part) for part in path.split("/"))

@@ -139,11 +139,15 @@ class Lane:
             if attempt.failure is not None:
                 raise attempt.failure
             if attempt.interrupted and once:
-                raise OutcomeUnknown(f"the store does not answer now ({attempt.reason}); see whether it happened")
+                raise OutcomeUnknown(
+                    f"The store does not answer now ({attempt.reason}): look whether it happened, then try again."
+                )
             if not attempt.again:
                 return replies
             if trio.current_time() >= give_up_at:
-                raise StoreUnavailable(f"the store does not serve this now ({attempt.reason}); try again")
+                raise StoreUnavailable(
+                    f"The store does not serve this now ({attempt.reason}): see that it runs, then try again."
+                )
             todo = attempt.again
             self.counters.retries += 1
             # A redirect that taught us the way costs no pause; two in a row, or anything else, may last.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -28,7 +29,10 @@ from metadata.link import Reply
 from metadata.records import StoredTopic, Version
 from metadata.unwrap import unwrapped
 from metadata.urls import StoreUrl
+from protocol.errors import InvalidName
 from protocol.names import NamespaceName, TopicName
+
+log = logging.getLogger(__name__)
 
 # One reply of a listing: small enough that nobody on the bulk lane waits long, large enough to pipeline well.
 _SLICE: Final = 256
@@ -171,7 +175,19 @@ class TopicStore:
         replies = await self.bulk.gather([*indexes, *marks])
         if any(mark != self.identity.mark for mark in replies[keys.BUCKETS :]):
             raise _lost()
-        return sorted(name.decode() for reply in replies[: keys.BUCKETS] for name in reply)
+        indexed = enumerate(replies[: keys.BUCKETS])
+        named = (_entries(bucket, namespace, dict.fromkeys(reply, b"")) for bucket, reply in indexed)
+        return sorted(name for entries in named for name, _ in entries)
+
+    async def list_bucket(self, lane: Lane, bucket: int, namespace: NamespaceName) -> dict[str, str]:
+        """The topics of a namespace in one bucket, with their incarnations."""
+        slot = keys.BUCKET_SLOTS[bucket]
+        found, mark = await lane.gather(
+            [(slot, ("HGETALL", keys.index_key(bucket, namespace))), (slot, ("GET", keys.marker_key(bucket)))]
+        )
+        if mark != self.identity.mark:
+            raise _lost()
+        return dict(_entries(bucket, namespace, found))
 
     async def create_namespace(self, namespace: NamespaceName, policies: bytes = b"{}") -> None:
         op = _operation_id()
@@ -275,6 +291,16 @@ async def open_store(
             await store.identity.establish()
             yield store
             nursery.cancel_scope.cancel()
+
+
+def _entries(bucket: int, namespace: NamespaceName, found: Reply) -> Iterator[tuple[str, str]]:
+    """The entries of an index; one that no script of ours wrote hides only itself."""
+    for name, incarnation in found.items():
+        try:
+            TopicName.scalable(namespace.tenant, namespace.namespace, name.decode())
+            yield name.decode(), incarnation.decode()
+        except (UnicodeDecodeError, InvalidName):
+            log.error("the index of %s in bucket %d has an entry that is no topic: %r", namespace, bucket, name[:64])
 
 
 def _stored(topic: TopicName, reply: Reply) -> StoredTopic | RecordDamaged | None:

@@ -184,6 +184,9 @@ class SegmentName:
 def _check_element(what: str, text: str, longest: int) -> None:
     if not _TENANT_OR_NAMESPACE.fullmatch(text):
         raise InvalidName(f"{_shown(text)} is not a {what}: use letters, digits and any of _ - = : . only.")
+    if text in (".", ".."):
+        # HTTP clients fold these away, and would then act on something else.
+        raise InvalidName(f"{_shown(text)} is not a {what}: choose another name.")
     if len(text) > longest:
         raise InvalidName(f"The {what} {_shown(text)} is longer than {longest} characters.")
 

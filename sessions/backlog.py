@@ -2,13 +2,17 @@
 state takes the place of the older one of the same watch."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 Part = bytes | memoryview
+# Gives the parts to send when their turn comes, none if there is nothing left to say.
+Source = Callable[[], tuple[bytes, ...]]
 
 # What a queued reply costs beside its bytes (tuple, key, links of the queue). Without it, 64 KiB of queued
 # PONGs of 13 bytes would hold more than a megabyte.
 REPLY_OVERHEAD = 256
+# What a queued source counts for: what it will say exists elsewhere, or not yet.
+SOURCE_COST = 64
 
 
 class Backlog:
@@ -19,7 +23,7 @@ class Backlog:
     def __init__(self) -> None:
         # States stand under their watch (>= 0), replies under numbers below zero. An OrderedDict, because
         # assigning to a present key keeps its place, and taking the first of thousands is as cheap as of one.
-        self._frames: OrderedDict[int, tuple[bytes, ...]] = OrderedDict()
+        self._frames: OrderedDict[int, tuple[bytes, ...] | Source] = OrderedDict()
         self._rest: tuple[Part, ...] = ()
         self._reply_keys = 0
         self.reply_cost = 0
@@ -40,8 +44,14 @@ class Backlog:
         self.size += _length(parts)
         if older is None:
             return False
-        self.size -= _length(older)
+        self.size -= _cost(older)
         return True
+
+    def add_source(self, key: int, source: Source) -> None:
+        """Ask `source` what to send when everything before it is out; once, however often it is added."""
+        if key not in self._frames:
+            self._frames[key] = source
+            self.size += SOURCE_COST
 
     def add_reply(self, frame: bytes) -> None:
         self._reply_keys -= 1
@@ -51,13 +61,20 @@ class Backlog:
 
     def drop(self, watch: int) -> None:
         """Forget the queued state of `watch`. A begun frame stays: half of it is at the peer."""
-        parts = self._frames.pop(watch, None)
-        if parts is not None:
-            self.size -= _length(parts)
+        queued = self._frames.pop(watch, None)
+        if queued is not None:
+            self.size -= _cost(queued)
 
     def head(self) -> tuple[Part, ...]:
-        """The parts to offer to the socket next; only while there are any."""
-        return self._rest or next(iter(self._frames.values()))
+        """The parts to offer to the socket next; empty if all that was left were sources with nothing to say."""
+        while not self._rest and self._frames:
+            queued = next(iter(self._frames.values()))
+            if isinstance(queued, tuple):
+                return queued
+            self._frames.popitem(last=False)
+            self._rest = queued()
+            self.size += _length(self._rest) - SOURCE_COST
+        return self._rest
 
     def advance(self, sent: int) -> bool:
         """Take note that the socket accepted `sent` bytes of `head()`; True if that was all of it."""
@@ -68,10 +85,15 @@ class Backlog:
             self._rest = _after(self._rest, sent)
             return not self._rest
         key, parts = self._frames.popitem(last=False)
+        assert isinstance(parts, tuple), "`head` has asked every source before it"
         if key < 0:
             self.reply_cost -= _length(parts) + REPLY_OVERHEAD
         self._rest = _after(parts, sent)
         return not self._rest
+
+
+def _cost(queued: tuple[bytes, ...] | Source) -> int:
+    return _length(queued) if isinstance(queued, tuple) else SOURCE_COST
 
 
 def _length(parts: Iterable[Part]) -> int:

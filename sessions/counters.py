@@ -13,6 +13,7 @@ class CloseReason(StrEnum):
     PROTOCOL = "protocol"  # well-formed commands in an order that the protocol forbids
     HANDSHAKE_TIMEOUT = "handshake_timeout"
     DEAD = "dead"  # no sign of life since our last PING
+    OVERLOAD = "overload"  # what waits for slow clients has reached the bound of the node
     STALLED = "stalled"  # the peer took no byte of what it was owed
     ERROR = "error"  # our own fault, logged with its cause
     SHUTDOWN = "shutdown"

@@ -1,36 +1,14 @@
-"""A topic's DAG as bytes: encoded once per content, spliced with each session's id when it is sent.
-
-A SCALABLE_TOPIC_UPDATE frame is a head (sizes and tags, which depend on the length of the session id alone), the
-session id, and a tail that all watches of the topic share.
-"""
+"""A topic's DAG as the shared tail of SCALABLE_TOPIC_UPDATE frames: encoded once per content."""
 
 from __future__ import annotations
-
-import struct
-from typing import Final
 
 from layout.layouts import Layout
 from protocol.framing import encode
 from protocol.wire import pulsar_api_pb2 as api
+from sessions.splice import tagged_length
 
-_SIZES: Final = struct.Struct(">II")
-_UPDATE: Final = api.BaseCommand.SCALABLE_TOPIC_UPDATE
-# Type and sub-message share their number, here as everywhere in BaseCommand.
-_COMMAND_HEAD: Final = b"\x08" + bytes([_UPDATE]) + b"\xba\x04"
-_DAG_TAG: Final = b"\x12"
-_RESOLVED_NAME_TAG: Final = b"\x2a"
-
-
-def session_field(session_id: int) -> bytes:
-    """The `session_id` field as it stands in every frame of a watch."""
-    return b"\x08" + varint(session_id)
-
-
-def frame_head(session_length: int, tail: bytes) -> bytes:
-    """What goes before a session field of this length and this tail."""
-    body_length = session_length + len(tail)
-    head = _COMMAND_HEAD + varint(body_length)
-    return _SIZES.pack(len(head) + body_length + 4, len(head) + body_length) + head
+_DAG_FIELD = 2
+_RESOLVED_NAME_FIELD = 5
 
 
 def encode_tail(layout: Layout, *, name: str, owner_url: str, controller_url: str | None = None) -> bytes:
@@ -63,23 +41,21 @@ def encode_tail(layout: Layout, *, name: str, owner_url: str, controller_url: st
     if controller_url is not None:
         dag.controller_broker_url = controller_url
     encoded, resolved = dag.SerializeToString(), name.encode()
-    return b"".join((_DAG_TAG, varint(len(encoded)), encoded, _RESOLVED_NAME_TAG, varint(len(resolved)), resolved))
+    return b"".join(
+        (
+            tagged_length(_DAG_FIELD, len(encoded)),
+            encoded,
+            tagged_length(_RESOLVED_NAME_FIELD, len(resolved)),
+            resolved,
+        )
+    )
 
 
 def error_frame(session_id: int, server_error: int, message: str) -> bytes:
     """The last word on a watch. Clients insist on a text."""
-    command = api.BaseCommand(type=_UPDATE)
+    command = api.BaseCommand(type=api.BaseCommand.SCALABLE_TOPIC_UPDATE)
     update = command.scalableTopicUpdate
     update.session_id = session_id
     update.error = api.ServerError.ValueType(server_error)
     update.message = message or "unknown reason"
     return encode(command)
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

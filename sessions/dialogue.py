@@ -13,14 +13,15 @@ from typing import Any, Generic, Protocol, TypeVar
 from protocol import replies
 from protocol.errors import ProtocolError
 from protocol.framing import DEFAULT_MAX_MESSAGE_SIZE, Frame, UnknownCommand, encode
-from protocol.names import NON_PERSISTENT, TOPIC, TopicName
+from protocol.names import NON_PERSISTENT, TOPIC, NamespaceName, TopicName
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.counters import Counters
-from sessions.errors import NeverScalable, TooManyWatches, Violation, WatchOnPartition
+from sessions.errors import NeverScalable, TooManyFilters, TooManyWatches, Violation, WatchOnPartition
 from sessions.outbox import Outbox
 
 W = TypeVar("W")
+N = TypeVar("N")
 
 PING = encode(replies.ping())
 PONG = encode(replies.pong())
@@ -49,6 +50,35 @@ class Watches(Protocol[W]):
         """The connection is gone."""
 
 
+class NamespaceWatching(Protocol[N]):
+    """The namespace watches as the dialogue sees them, with a registry of their own."""
+
+    def open(
+        self,
+        outbox: Outbox,
+        registry: dict[int, N],
+        watch_id: int,
+        namespace: NamespaceName,
+        filters: Mapping[str, str],
+        current_hash: str | None,
+    ) -> None:
+        """Enter a watch, in place of one with the same id; answer through the outbox."""
+
+    def close(self, registry: dict[int, N], watch_id: int) -> None:
+        """End a watch without a word; unknown ids are fine."""
+
+    def drop_all(self, registry: dict[int, N]) -> None:
+        """The connection is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hubs(Generic[W, N]):
+    """Where watches of each kind are kept."""
+
+    topics: Watches[W]
+    namespaces: NamespaceWatching[N]
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What this node tells and allows every client."""
@@ -56,6 +86,7 @@ class Terms:
     advertised_url: str
     max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE
     max_watches: int = 10_000
+    max_filters: int = 64
     server_version: str = field(default_factory=lambda: f"Vela {version('vela')}")
 
 
@@ -93,20 +124,22 @@ _EVENTS: Mapping[int, Event] = {
 }
 
 
-class Dialogue(Generic[W]):
+class Dialogue(Generic[W, N]):
     """One client's conversation. Never awaits: whatever takes time answers later, through the outbox."""
 
-    __slots__ = ("_counters", "_outbox", "_registry", "_terms", "_watches", "peer_version", "state")
+    __slots__ = ("_counters", "_hubs", "_namespaces", "_outbox", "_terms", "_topics", "opens", "peer_version", "state")
 
-    def __init__(self, outbox: Outbox, watches: Watches[W], terms: Terms, counters: Counters) -> None:
+    def __init__(self, outbox: Outbox, hubs: Hubs[W, N], terms: Terms, counters: Counters) -> None:
         self._outbox = outbox
-        self._watches = watches
+        self._hubs = hubs
         self._terms = terms
         self._counters = counters
         # Most connections hold no watch for most of their life, and a dict is as large as all the rest here.
-        self._registry: dict[int, W] | None = None
+        self._topics: dict[int, W] | None = None
+        self._namespaces: dict[int, N] | None = None
         self.state = State.START
         self.peer_version = 0
+        self.opens = 0  # watches asked for so far, whatever became of them
 
     def receive(self, frame: Frame | UnknownCommand) -> None:
         """Act on one frame; raise Violation if the connection must end."""
@@ -127,9 +160,14 @@ class Dialogue(Generic[W]):
     def end(self) -> None:
         """The connection is gone: so are its watches."""
         self.state = State.CLOSED
-        if self._registry is not None:
-            self._watches.drop_all(self._registry)
-            self._registry = None
+        topics, self._topics = self._topics, None
+        namespaces, self._namespaces = self._namespaces, None
+        try:
+            if topics is not None:
+                self._hubs.topics.drop_all(topics)
+        finally:
+            if namespaces is not None:
+                self._hubs.namespaces.drop_all(namespaces)
 
     def _connect(self, command: BaseCommand) -> None:
         self.peer_version = command.connect.protocol_version
@@ -165,22 +203,20 @@ class Dialogue(Generic[W]):
         self._reply(replies.partitioned_metadata(request.request_id))
 
     def _open_watch(self, command: BaseCommand) -> None:
+        self.opens += 1
         request = command.scalableTopicLookup
-        registry = self._registry
+        registry = self._topics
         if registry is None:
-            registry = self._registry = {}
+            registry = self._topics = {}
         try:
             topic = _watchable(request.topic)
-            if len(registry) >= self._terms.max_watches and request.session_id not in registry:
-                raise TooManyWatches(
-                    f"This connection holds {len(registry)} watches, which is the limit: close one first."
-                )
+            self._check_room(request.session_id in registry)
         except ProtocolError as error:
             # The client takes the error for the end of whatever it watched under this id.
-            self._watches.close(registry, request.session_id)
+            self._hubs.topics.close(registry, request.session_id)
             self._refuse(command, error)
             return
-        self._watches.open(
+        self._hubs.topics.open(
             self._outbox,
             registry,
             request.session_id,
@@ -190,8 +226,44 @@ class Dialogue(Generic[W]):
         )
 
     def _close_watch(self, command: BaseCommand) -> None:
-        if self._registry is not None:
-            self._watches.close(self._registry, command.scalableTopicClose.session_id)
+        if self._topics is not None:
+            self._hubs.topics.close(self._topics, command.scalableTopicClose.session_id)
+
+    def _open_namespace_watch(self, command: BaseCommand) -> None:
+        self.opens += 1
+        request = command.watchScalableTopics
+        registry = self._namespaces
+        if registry is None:
+            registry = self._namespaces = {}
+        current_hash = request.current_hash if request.HasField("current_hash") else None
+        try:
+            namespace = NamespaceName.parse(request.namespace)
+            if len(request.property_filters) > self._terms.max_filters:
+                raise TooManyFilters(
+                    f"A watch has at most {self._terms.max_filters} filters, not {len(request.property_filters)}."
+                )
+            self._check_room(request.watch_id in registry)
+        except TooManyWatches as error:
+            self._hubs.namespaces.close(registry, request.watch_id)
+            if current_hash is not None:
+                # A client that comes back takes an error for the end and listens no more; a lost connection it retries.
+                raise Violation("too_many_watches", str(error)) from error
+            self._refuse(command, error)
+        except ProtocolError as error:
+            self._hubs.namespaces.close(registry, request.watch_id)
+            self._refuse(command, error)
+        else:
+            filters = {pair.key: pair.value for pair in request.property_filters}
+            self._hubs.namespaces.open(self._outbox, registry, request.watch_id, namespace, filters, current_hash)
+
+    def _close_namespace_watch(self, command: BaseCommand) -> None:
+        if self._namespaces is not None:
+            self._hubs.namespaces.close(self._namespaces, command.watchScalableTopicsClose.watch_id)
+
+    def _check_room(self, replacing: bool) -> None:
+        held = len(self._topics or ()) + len(self._namespaces or ())
+        if held >= self._terms.max_watches and not replacing:
+            raise TooManyWatches(f"This connection holds {held} watches, which is the limit: close one first.")
 
     def _refuse_unsupported(self, command: BaseCommand) -> None:
         name = BaseCommand.Type.Name(command.type)
@@ -208,7 +280,7 @@ class Dialogue(Generic[W]):
         self._outbox.reply(encode(command))
 
 
-_HANDLERS: Mapping[int, Callable[[Dialogue[Any], BaseCommand], None]] = {
+_HANDLERS: Mapping[int, Callable[[Dialogue[Any, Any], BaseCommand], None]] = {
     BaseCommand.CONNECT: Dialogue._connect,
     BaseCommand.PING: Dialogue._ping,
     BaseCommand.PONG: Dialogue._pong,
@@ -216,6 +288,8 @@ _HANDLERS: Mapping[int, Callable[[Dialogue[Any], BaseCommand], None]] = {
     BaseCommand.PARTITIONED_METADATA: Dialogue._partitioned_metadata,
     BaseCommand.SCALABLE_TOPIC_LOOKUP: Dialogue._open_watch,
     BaseCommand.SCALABLE_TOPIC_CLOSE: Dialogue._close_watch,
+    BaseCommand.WATCH_SCALABLE_TOPICS: Dialogue._open_namespace_watch,
+    BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE: Dialogue._close_namespace_watch,
 }
 
 

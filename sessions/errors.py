@@ -29,6 +29,11 @@ class WatchOnPartition(WatchRefused):
     http_status = 404
 
 
+class TooManyFilters(WatchRefused):
+    server_error = api.NotAllowedError
+    http_status = 412
+
+
 class TooManyWatches(WatchRefused):
     server_error = api.TooManyRequests
     http_status = 429

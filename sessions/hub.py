@@ -1,7 +1,6 @@
 """The DAG watches: who watches which topic, what it looks like now, and who was told what.
 
-The truth about a topic is its last completed read. Reads of one watch point are serialised, a change during one
-marks the point again, and nothing per session is computed per event: one read, one encoding, bytes to sockets.
+Nothing per session is computed per event: one read, one encoding, bytes to sockets.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -19,28 +18,25 @@ from layout import records
 from layout.errors import LayoutError
 from metadata import keys
 from metadata.errors import RecordDamaged, StoreDenied, StoreError, StoreFull, StoreLost, StoreUnavailable
-from metadata.records import StoredTopic, Version
+from metadata.records import Version
 from protocol.errors import ProtocolError
 from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
-from sessions.dag import encode_tail, error_frame, frame_head
+from sessions.dag import encode_tail, error_frame
 from sessions.outbox import Outbox
 from sessions.points import FanOut, Point, Watch
+from sessions.readback import Found, ReadBack
+from sessions.splice import frame_head
 
 log = logging.getLogger(__name__)
 
 # Sends between two yields of a fan-out: so many stall other tasks for 1 to 2 ms, and a yield costs as much as 3 sends.
 _SENDS_PER_TURN: Final = 128
-# Records in one read-back: long enough to pipeline well, short enough that the first are served soon.
-_BATCH: Final = 256
-# Points brought up to date between two yields; each may send to as many watches as one turn of a fan-out.
-_APPLIED_PER_TURN: Final = 8
 # An error is a verdict, and these are none: the lookup waits instead.
 _TEMPORARY: Final = (StoreUnavailable, StoreLost, StoreFull, StoreDenied)
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 
-Reader = Callable[[Sequence[TopicName]], Awaitable[list[StoredTopic | RecordDamaged | None]]]
 Creator = Callable[[TopicName], Awaitable[None]]
 
 
@@ -48,45 +44,35 @@ Creator = Callable[[TopicName], Awaitable[None]]
 class HubCounters:
     watches: int = 0
     points: int = 0
-    reads: int = 0  # records read back
-    batches: dict[int, int] = field(default_factory=dict)  # read-backs by the power of two that holds their size
-    failed_reads: int = 0
     went_back: int = 0  # a later read showed an older state: writes lost by a fail-over
     unreadable: int = 0
     deletions: int = 0  # watches that were told that their topic is gone
 
-    def count_batch(self, size: int) -> None:
-        bound = 1 << (size - 1).bit_length()
-        self.batches[bound] = self.batches.get(bound, 0) + 1
-
 
 class Hub:
-    """Key to watch point to watchers. Implements the feed's listener and the dialogue's `Watches`."""
+    """Key to watch point to watchers. A listener of the read-back, and the dialogue's `Watches`."""
 
     def __init__(
         self,
         *,
         nursery: trio.Nursery,
-        read: Reader,
+        readback: ReadBack,
         create: Creator,
-        trusted: Callable[[int], bool],
         owner_url: str,
         auto_create: bool,
         deletion_notice: float,
     ) -> None:
         self.counters = HubCounters()
         self._nursery = nursery
-        self._read = read
+        self._readback = readback
         self._create = create
-        self._trusted = trusted
         self._owner_url = owner_url
         self._auto_create = auto_create
         self._deletion_notice = deletion_notice
         self._points: list[dict[str, Point]] = [{} for _ in range(keys.BUCKETS)]
-        self._dirty: list[dict[str, Point]] = [{} for _ in range(keys.BUCKETS)]
-        self._readers: set[int] = set()  # buckets with a reading task
         self._missing: deque[tuple[float, Point]] = deque()  # by the moment when absence becomes deletion
         self._missing_added = trio.Event()
+        readback.add(self)
 
     # What the dialogue calls.
 
@@ -109,11 +95,11 @@ class Hub:
         watch = registry[session_id] = Watch(outbox, registry, session_id, create_if_missing, point)
         point.add(watch)
         self.counters.watches += 1
-        if point.tail is not None and not point.dirty and not point.reading and self._trusted(bucket):
+        if point.tail is not None and self._readback.is_settled(bucket, path):
             _tell([watch], point, point.tail)
         else:
             # A read already under way may have looked before this command came: only the next one can say "no".
-            self._mark(bucket, point)
+            self._readback.mark(bucket, path)
 
     def close(self, registry: dict[int, Watch], session_id: int) -> None:
         """End a watch without a word; unknown ids are fine."""
@@ -129,17 +115,23 @@ class Hub:
             self._detach(watch)
         registry.clear()
 
-    # What the feed calls.
+    # What the read-back calls.
 
-    def changed(self, bucket: int, path: str) -> None:
-        point = self._points[bucket].get(path)
-        if point is not None:
-            self._mark(bucket, point)
+    def wants(self, bucket: int, path: str) -> bool:
+        return path in self._points[bucket]
 
     def gap(self, buckets: Collection[int]) -> None:
         for bucket in buckets:
-            for point in self._points[bucket].values():
-                self._mark(bucket, point)
+            for path in self._points[bucket]:
+                self._readback.mark(bucket, path)
+
+    def apply(self, bucket: int, path: str, found: Found) -> None:
+        point = self._points[bucket][path]
+        try:
+            self._apply(point, found)
+        except Exception:
+            log.exception("the record of %s could not be served", point.topic)
+            self._unreadable(point)
 
     async def run(self) -> None:
         """Tell watchers of topics that stayed away for the whole deletion notice."""
@@ -152,8 +144,7 @@ class Hub:
             self._missing.popleft()
             if point.missing_since is None or point.missing_since + self._deletion_notice > due:
                 continue
-            trusted = self._trusted(keys.bucket_of(point.path))
-            if point.dirty or point.reading or point.creating or not trusted:
+            if point.creating or not self._readback.is_settled(keys.bucket_of(point.path), point.path):
                 # Whether it is deleted cannot be said now: ask again when the notice has passed once more.
                 point.missing_since = trio.current_time()
                 self._expect_deletion(point)
@@ -166,65 +157,7 @@ class Hub:
                 if count % _SENDS_PER_TURN == 0:
                     await trio.lowlevel.checkpoint()
 
-    def _mark(self, bucket: int, point: Point) -> None:
-        point.dirty = True
-        self._dirty[bucket][point.path] = point
-        if bucket not in self._readers and self._trusted(bucket):
-            self._readers.add(bucket)
-            self._nursery.start_soon(self._read_bucket, bucket)
-
-    async def _read_bucket(self, bucket: int) -> None:
-        """Read the marked points of a bucket until none is marked, or until reads cannot be trusted."""
-        dirty = self._dirty[bucket]
-        pause = _FIRST_PAUSE
-        try:
-            while dirty and self._trusted(bucket):
-                batch = [dirty.pop(path) for path in list(dirty)[:_BATCH]]
-                for point in batch:
-                    point.dirty, point.reading = False, True
-                try:
-                    found = await self._read([point.topic for point in batch])
-                except Exception as error:
-                    # Whatever it is, it delays these points and nothing else.
-                    if not isinstance(error, StoreError):
-                        log.exception("reading back %d topics failed", len(batch))
-                    self.counters.failed_reads += 1
-                    self._put_back(bucket, batch)
-                    await trio.sleep(pause * random.uniform(0.5, 1.0))
-                    pause = min(2 * pause, _LONGEST_PAUSE)
-                    continue
-                pause = _FIRST_PAUSE
-                self.counters.reads += len(batch)
-                self.counters.count_batch(len(batch))
-                for index, (point, stored) in enumerate(zip(batch, found, strict=True)):
-                    if not self._trusted(bucket):
-                        # A gap came meanwhile: what was read may be of before it.
-                        self._put_back(bucket, batch[index:])
-                        return
-                    point.reading = False
-                    if point.watched:
-                        self._apply_safely(point, stored)
-                    if index % _APPLIED_PER_TURN == _APPLIED_PER_TURN - 1:
-                        await trio.lowlevel.checkpoint()
-        finally:
-            self._readers.discard(bucket)
-
-    def _put_back(self, bucket: int, batch: Sequence[Point]) -> None:
-        for point in batch:
-            point.reading = False
-            if point.watched:
-                point.dirty = True
-                self._dirty[bucket][point.path] = point
-
-    def _apply_safely(self, point: Point, stored: StoredTopic | RecordDamaged | None) -> None:
-        """One record that upsets us must not end the reading of all others."""
-        try:
-            self._apply(point, stored)
-        except Exception:
-            log.exception("the record of %s could not be served", point.topic)
-            self._unreadable(point)
-
-    def _apply(self, point: Point, stored: StoredTopic | RecordDamaged | None) -> None:
+    def _apply(self, point: Point, stored: Found) -> None:
         if stored is None:
             self._absent(point)
             return
@@ -281,7 +214,7 @@ class Hub:
     def _absent(self, point: Point) -> None:
         # From now on its old DAG says nothing: a topic of the same name is another one.
         point.forget()
-        if point.dirty:
+        if self._readback.is_marked(keys.bucket_of(point.path), point.path):
             return
         wanted = False
         for watch in [watch for watch in point.watches() if watch.told is None]:
@@ -310,7 +243,7 @@ class Hub:
                     await self._create(point.topic)
                     # If all have left meanwhile, the point is dropped, and another may stand in its place.
                     if point.watched:
-                        self._mark(keys.bucket_of(point.path), point)
+                        self._readback.mark(keys.bucket_of(point.path), point.path)
                     return
                 except (ProtocolError, LayoutError) as error:
                     self._refuse_waiting(point, api.InvalidTopicName, str(error))
@@ -348,9 +281,9 @@ class Hub:
         self.counters.watches -= 1
         if not point.watched:
             bucket = keys.bucket_of(point.path)
-            self._dirty[bucket].pop(point.path, None)
-            if self._points[bucket].pop(point.path, None) is not None:
-                self.counters.points -= 1
+            del self._points[bucket][point.path]
+            self._readback.unmark(bucket, point.path)
+            self.counters.points -= 1
             point.missing_since = None
 
 
@@ -369,5 +302,5 @@ def _tell(watches: Sequence[Watch], point: Point, tail: bytes | None) -> None:
         field = watch.field
         head = heads.get(len(field))
         if head is None:
-            head = heads[len(field)] = frame_head(len(field), tail)
+            head = heads[len(field)] = frame_head(api.BaseCommand.SCALABLE_TOPIC_UPDATE, len(field), tail)
         watch.outbox.push((head + field, tail), watch.session_id)

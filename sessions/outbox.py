@@ -7,22 +7,26 @@ from dataclasses import dataclass
 
 import trio
 
-from sessions.backlog import Backlog
+from sessions.backlog import Backlog, Source
 from sessions.counters import CloseReason, Counters
 
 log = logging.getLogger(__name__)
 
 # How many frames the writer sends before it lets other tasks run: 64 sends are a stall of 1 to 3 ms.
 FRAMES_PER_TURN = 64
+# The kernel takes no more than 1,024 buffers in one call.
+PARTS_PER_SEND = 512
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxLimits:
     """`stall_limit`: seconds without one accepted byte before the peer is cut. `reply_backlog`: memory in
-    queued replies above which the connection's commands are left unread."""
+    queued replies above which the connection's commands are left unread. `total_bytes`: queued on all connections
+    together, above which whoever queues more is cut."""
 
     stall_limit: float = 30.0
     reply_backlog: int = 64 * 1024
+    total_bytes: int = 256 * 1024 * 1024
 
 
 class Outbox:
@@ -81,9 +85,40 @@ class Outbox:
         elif sent:
             self._counters.pushes_queued += 1
             self._start_backlog().begin(parts, sent)
-            self._counters.outbox_bytes += self.queued_bytes
+            self._note_growth(0)
         else:
             self._queue_state(self._start_backlog(), parts, watch)
+
+    def send_from(self, key: int, source: Source) -> bool:
+        """Send what `source` gives: at once if nothing is queued, else when its turn comes. True if it was queued.
+
+        For what must not be replaced but can be put together late, when it is known how far the peer has come.
+        """
+        if self._backlog is not None:
+            before = self._backlog.size
+            self._backlog.add_source(key, source)
+            self._counters.pushes_queued += 1
+            self._note_growth(before)
+            return True
+        if self.closed or not (parts := source()):
+            return False
+        try:
+            sent = self._sock.sendmsg(parts[:PARTS_PER_SEND])
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close(CloseReason.RESET)
+            return False
+        unsent = -sent
+        for part in parts:
+            unsent += len(part)
+        if not unsent:
+            self._counters.pushes_direct += 1
+        else:
+            self._counters.pushes_queued += 1
+            self._start_backlog().begin(parts, sent)
+            self._note_growth(0)
+        return False
 
     def reply(self, frame: bytes) -> None:
         """Send a frame that nothing replaces; replies keep their order."""
@@ -102,10 +137,11 @@ class Outbox:
             backlog = self._start_backlog()
             if sent:
                 backlog.begin((frame,), sent)
-                self._counters.outbox_bytes += backlog.size
+                self._note_growth(0)
                 return
+        before = backlog.size
         backlog.add_reply(frame)
-        self._counters.outbox_bytes += len(frame)
+        self._note_growth(before)
 
     def drop(self, watch: int) -> None:
         """Forget the queued state of a watch that was closed."""
@@ -144,7 +180,13 @@ class Outbox:
             self._counters.pushes_replaced += 1
         else:
             self._counters.pushes_queued += 1
-        self._counters.outbox_bytes += backlog.size - before
+        self._note_growth(before)
+
+    def _note_growth(self, before: int) -> None:
+        """More is queued than the `before` bytes there were. Over the bound of all connections, this one has to go."""
+        self._counters.outbox_bytes += self.queued_bytes - before
+        if self._counters.outbox_bytes > self._limits.total_bytes:
+            self.close(CloseReason.OVERLOAD)
 
     def _start_backlog(self) -> Backlog:
         self._backlog = backlog = Backlog()
@@ -180,9 +222,15 @@ class Outbox:
     def _send_turn(self, backlog: Backlog) -> int:
         """Offer frames to the socket until it is full or others should run; how many bytes it took."""
         before = backlog.size
+        accepted = 0
         try:
             for _ in range(FRAMES_PER_TURN):
-                if not backlog or not backlog.advance(self._sock.sendmsg(backlog.head())):
+                parts = backlog.head()
+                if not parts:
+                    break
+                sent = self._sock.sendmsg(parts[:PARTS_PER_SEND])
+                accepted += sent
+                if not backlog.advance(sent):
                     break
         except BlockingIOError:
             pass
@@ -190,7 +238,7 @@ class Outbox:
             self._counters.outbox_bytes -= before - backlog.size
         if not self.congested:
             self._note_progress()
-        return before - backlog.size
+        return accepted
 
     async def _wait_progress(self) -> None:
         if self._progress is None:

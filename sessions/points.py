@@ -6,8 +6,8 @@ from enum import Enum, auto
 
 from metadata import keys
 from protocol.names import TopicName
-from sessions.dag import session_field
 from sessions.outbox import Outbox
+from sessions.splice import id_field
 
 
 class FanOut(Enum):
@@ -32,7 +32,7 @@ class Watch:
         self.outbox = outbox
         self.registry = registry
         self.session_id = session_id
-        self.field = session_field(session_id)
+        self.field = id_field(session_id)
         self.create = create
         self.point: Point | None = point  # None once closed
         self.told: bytes | None = None  # the tail of the last frame; None until the first
@@ -49,14 +49,12 @@ class Point:
 
     __slots__ = (
         "creating",
-        "dirty",
         "fan_out",
         "first",
         "incarnation",
         "missing_since",
         "number",
         "path",
-        "reading",
         "tail",
         "watched",
     )
@@ -68,8 +66,6 @@ class Point:
         self.tail: bytes | None = None  # as of the last completed read that found the topic
         self.incarnation = ""  # of that read
         self.number = 0
-        self.dirty = False  # to be read (again)
-        self.reading = False
         self.fan_out = FanOut.NONE
         self.creating = False
         self.missing_since: float | None = None

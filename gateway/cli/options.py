@@ -61,14 +61,17 @@ class BadArgument(CommandError):
 
 
 def parse_topic(text: str) -> TopicName:
-    from protocol.names import TopicName
+    from protocol.names import NON_PERSISTENT, TopicName
 
     if "://" not in text:
         slashes = text.count("/")
         if slashes == 1:
             raise BadArgument(f'"{text}" names no topic: give tenant/namespace/name or a plain name.')
         text = f"topic://{text}" if slashes else f"topic://public/default/{text}"
-    return TopicName.parse(text).canonical
+    topic = TopicName.parse(text)
+    if topic.domain == NON_PERSISTENT:
+        raise BadArgument(f'"{text}" is never scalable: give a topic:// name.')
+    return topic.canonical
 
 
 def check_service_url(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`vela topics …`: create, inspect, split, merge, draw and delete topics through the admin API."""
+"""`vela topics …`: create, inspect, label, split, merge, draw and delete topics through the admin API."""
 
 from __future__ import annotations
 
@@ -85,6 +85,30 @@ def get(topic: Topic, as_json: Json = False, admin_url: AdminUrl = DEFAULT_ADMIN
         print(json.dumps(json.loads(content), indent=2, ensure_ascii=False))
     else:
         _print_rich(_overview(name, record), _segment_table(record.layout))
+
+
+@app.command("set-properties")
+def set_properties(
+    topic: Topic,
+    properties: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE...", show_default=False, help="All that the topic shall have."),
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Leave the topic without properties.")] = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Replace all properties of a topic; those not named are gone."""
+    if clear == bool(properties):
+        raise typer.BadParameter("give either KEY=VALUE pairs or --clear.", param_hint="KEY=VALUE")
+    name = parse_topic(topic)
+    try:
+        given = parse_properties(properties)
+    except typer.BadParameter as error:
+        error.param_hint = "KEY=VALUE"
+        raise
+    with _client(admin_url) as client:
+        client.set_properties(name, given)
+    print(f"{name} has {', '.join(f'{key}={value}' for key, value in given.items()) or 'no properties'} now.")
 
 
 @app.command()

@@ -81,7 +81,7 @@ def only_the_document(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRou
 def answer_typed(_: AnyRequest, error: TypedError) -> Response[Reason]:
     status = error.http_status
     if status == 500:
-        log.error("a request failed: %s", error, exc_info=error)
+        log.error("a request failed: %s", error)
     return _answer(status, str(error))
 
 

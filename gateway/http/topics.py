@@ -1,4 +1,4 @@
-"""Scalable topics over HTTP: list, create, read, delete, split and merge."""
+"""Scalable topics over HTTP: list, create, read, delete, split and merge, and their properties."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from gateway.http.parameters import (
     switch,
     whole_number,
 )
-from gateway.http.ports import Ports
+from gateway.http.ports import AdminPorts, Ports
+from gateway.http.refusals import BadRequest
 from gateway.http.schemas import ScalableTopicMetadata
 from layout.errors import InvalidRecord
 from metadata.errors import TopicMissing
@@ -42,10 +43,11 @@ SLICE: Final = 100
 
 NAMESPACE: Final = "/{tenant:str}/{namespace:str}"
 TOPIC: Final = "/{tenant:str}/{namespace:str}/{topic:str}"
+PROPERTIES: Final = f"{TOPIC}/properties"
 
 
 class _Properties(msgspec.Struct):
-    """The part of a record that filters look at; reading the rest would cost ten times as much."""
+    """The part of a record that is asked for here; reading the rest would cost ten times as much."""
 
     properties: dict[str, str] | None = None
 
@@ -107,10 +109,7 @@ class TopicRoutes(Controller):
         self, ports: Ports, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
     ) -> Response[bytes]:
         """As it is stored, so that fields of other writers come through."""
-        name = TopicName.scalable(tenant, namespace, topic)
-        stored = await ports.store.get(name)
-        if stored is None:
-            raise TopicMissing(f"Scalable topic not found: {name}.")
+        stored = await _stored(ports, TopicName.scalable(tenant, namespace, topic))
         return Response(stored.value, media_type=MediaType.JSON, headers={"etag": stored.version.etag})
 
     @delete(
@@ -128,6 +127,36 @@ class TopicRoutes(Controller):
         switch(request, "force")
         name = TopicName.scalable(tenant, namespace, topic)
         await ports.transitions.delete(name, if_match=expected_version(request))
+
+    @get(
+        PROPERTIES,
+        summary="Read a topic's properties",
+        responses=refusals(404, 412) | {200: answer(dict[str, str], "All of them; ETag is the version of the topic.")},
+    )
+    async def read_properties(
+        self, ports: Ports, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
+    ) -> Response[dict[str, str]]:
+        stored = await _stored(ports, TopicName.scalable(tenant, namespace, topic))
+        return Response(_properties(stored), headers={"etag": stored.version.etag})
+
+    @put(
+        PROPERTIES,
+        status_code=204,
+        summary="Replace a topic's properties",
+        responses=refusals(404, 409, 412, 507),
+        response_headers=[ETAG],
+        operation_class=described(parameters=[IF_MATCH], body=STRING_MAP),
+    )
+    async def replace_properties(
+        self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
+    ) -> Response[None]:
+        """The body is the whole map; the segments and the epoch stay."""
+        name = TopicName.scalable(tenant, namespace, topic)
+        if (await request.body()).strip() in (b"", b"null"):
+            # Elsewhere that stands for no properties; here it would remove all of them by an oversight.
+            raise BadRequest("The body is missing: send all properties as one JSON object, {} to remove them.")
+        properties = await json_object(request, _properties_body)
+        return _done(await ports.transitions.update_properties(name, properties, if_match=expected_version(request)))
 
     @post(
         f"{TOPIC}/split/{{segment_id:int}}",
@@ -171,6 +200,13 @@ class TopicRoutes(Controller):
         return _done(await ports.transitions.merge(name, first, second, if_match=expected_version(request)))
 
 
+async def _stored(ports: AdminPorts, name: TopicName) -> StoredTopic:
+    stored = await ports.store.get(name)
+    if stored is None:
+        raise TopicMissing(f"Scalable topic not found: {name}.")
+    return stored
+
+
 def _done(stored: StoredTopic) -> Response[None]:
     return Response(None, status_code=204, headers={"etag": stored.version.etag})
 
@@ -190,8 +226,12 @@ async def _with_properties(
 
 
 def _matches(stored: StoredTopic, filters: list[tuple[str, str]]) -> bool:
+    properties = _properties(stored)
+    return all(properties.get(key) == value for key, value in filters)
+
+
+def _properties(stored: StoredTopic) -> dict[str, str]:
     try:
-        properties = _properties_of.decode(stored.value).properties or {}
+        return _properties_of.decode(stored.value).properties or {}
     except msgspec.DecodeError as error:
         raise InvalidRecord(f"The record of {stored.name} is damaged ({error}): delete the topic.") from error
-    return all(properties.get(key) == value for key, value in filters)

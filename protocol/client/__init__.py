@@ -9,15 +9,31 @@ Follow a topic for as long as it exists, whatever happens to the connection::
             else:
                 print("epoch", update.dag.epoch, "with", len(update.dag.segments), "segments")
 
+Follow the topics of a namespace in the same way, here those of one team::
+
+    async with watch_namespace("pulsar://127.0.0.1:6650", "public/default", properties={"team": "blue"}) as events:
+        async for event in events:
+            match event:
+                case Snapshot(topics):
+                    print(len(topics), "topics")
+                case Change(added, removed):
+                    print("came:", added, "went:", removed, "now:", len(events.topics))
+
+A lost connection is replaced, and the server is sent a hash of what is known: if that is still right, nothing is told
+again. Who iterates slowly is given what happened meanwhile in one event.
+
 Or hold many watches on one connection::
 
     async with connect("pulsar://127.0.0.1:6650") as connection:
         watches = [await connection.open_watch(topic) for topic in topics]
         first = await watches[0].next()
+        namespace = await connection.open_namespace_watch("public/default")
+        snapshot = (await namespace.next()).snapshot
 """
 
 from protocol.client.addresses import ServiceAddress
-from protocol.client.connection import ClientConnection, Watch, connect
+from protocol.client.connection import ClientConnection, connect
+from protocol.client.connection_watches import RawNamespaceWatch, Watch
 from protocol.client.errors import (
     BadServiceUrl,
     ConnectionLost,
@@ -25,23 +41,34 @@ from protocol.client.errors import (
     ScalableTopicsUnsupported,
     ServerMisbehaved,
     ServerRefused,
+    UpdatesNotTaken,
 )
 from protocol.client.lookups import connect_for_topic
-from protocol.client.watches import TopicWatch, WatchState, watch_topic
+from protocol.client.namespaces import NamespaceWatch, watch_namespace
+from protocol.client.reconnecting import WatchState
+from protocol.client.topic_sets import Change, NamespaceEvent, Snapshot
+from protocol.client.watches import TopicWatch, watch_topic
 
 __all__ = [
     "BadServiceUrl",
+    "Change",
     "ClientConnection",
     "ConnectionLost",
+    "NamespaceEvent",
+    "NamespaceWatch",
+    "RawNamespaceWatch",
     "RequestTimedOut",
     "ScalableTopicsUnsupported",
     "ServerMisbehaved",
     "ServerRefused",
     "ServiceAddress",
+    "Snapshot",
     "TopicWatch",
+    "UpdatesNotTaken",
     "Watch",
     "WatchState",
     "connect",
     "connect_for_topic",
+    "watch_namespace",
     "watch_topic",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
@@ -13,6 +13,7 @@ from protocol import replies
 from protocol.client import requests
 from protocol.client.addresses import ServiceAddress
 from protocol.client.background import background
+from protocol.client.connection_watches import ConnectionWatch, RawNamespaceWatch, Update, Watch, WatchTable
 from protocol.client.errors import (
     ConnectionLost,
     RequestTimedOut,
@@ -20,7 +21,7 @@ from protocol.client.errors import (
     ServerMisbehaved,
     ServerRefused,
 )
-from protocol.client.latest import Latest
+from protocol.client.mailboxes import Latest
 from protocol.errors import ProtocolError
 from protocol.framing import BadFrame, Frame, FrameDecoder, UnknownCommand, encode
 from protocol.wire import pulsar_api_pb2 as api
@@ -97,9 +98,9 @@ class ClientConnection:
         self._handshake: Latest[api.CommandConnected] = Latest()
         self._connected: api.CommandConnected | None = None
         self._answers: dict[int, Latest[BaseCommand]] = {}
-        self._watches: dict[int, Watch] = {}
+        self._topic_watches: WatchTable[api.CommandScalableTopicUpdate] = WatchTable()
+        self._namespace_watches: WatchTable[api.CommandWatchScalableTopicsUpdate] = WatchTable()
         self._request_ids = count(1)
-        self._session_ids = count(1)
         self._heard = False
         self._failure: ProtocolError | None = None
 
@@ -160,21 +161,46 @@ class ClientConnection:
 
     async def open_watch(self, topic: str, session_id: int | None = None, *, create_if_missing: bool = True) -> Watch:
         """Watch a topic's segments. A session id that is in use passes to the new watch, as it does on the server."""
+        self._check_scalable()
+        session_id = self._topic_watches.choose(session_id)
+        command = requests.open_topic_watch(session_id, topic, create_if_missing)
+        watch = Watch(session_id, self._topic_watches, self.send)
+        await self._open(watch, self._topic_watches, command)
+        return watch
+
+    async def open_namespace_watch(
+        self,
+        namespace: str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        current_hash: str | None = None,
+        watch_id: int | None = None,
+    ) -> RawNamespaceWatch:
+        """Watch the topics of `tenant/namespace` that have all of these properties.
+
+        Without `current_hash` the first update is a Snapshot; with the hash of the set as it is, nothing comes until it
+        changes. A watch id that is in use passes to the new watch, as it does on the server.
+        """
+        self._check_scalable()
+        watch_id = self._namespace_watches.choose(watch_id)
+        command = requests.open_namespace_watch(watch_id, namespace, properties or {}, current_hash)
+        watch = RawNamespaceWatch(watch_id, self._namespace_watches, self.send, namespace)
+        await self._open(watch, self._namespace_watches, command)
+        return watch
+
+    async def _open(self, watch: ConnectionWatch[Update], table: WatchTable[Update], command: BaseCommand) -> None:
+        table.add(watch)
+        try:
+            await self.send(command)
+        except BaseException:
+            table.forget(watch)
+            raise
+
+    def _check_scalable(self) -> None:
         if not self.feature_flags.supports_scalable_topics:
             raise ScalableTopicsUnsupported(
                 f"{self.address} ({self.server_version}) has no scalable topics: watch on a server that has them."
             )
-        if session_id is None:
-            session_id = next(number for number in self._session_ids if number not in self._watches)
-        elif session_id in self._watches:
-            self._watches.pop(session_id)._end(trio.ClosedResourceError("another watch took this session id"))
-        watch = self._watches[session_id] = Watch(self, session_id)
-        try:
-            await self.send(requests.open_topic_watch(session_id, topic, create_if_missing))
-        except BaseException:
-            self._forget(watch)
-            raise
-        return watch
 
     async def _request(self, request_id: int, command: BaseCommand, answer_type: CommandType) -> BaseCommand:
         answer = self._answers[request_id] = Latest()
@@ -248,7 +274,13 @@ class ClientConnection:
         """Pass a command to whoever waits for it; one that nobody waits for came too late and does no harm."""
         match command.type:
             case BaseCommand.SCALABLE_TOPIC_UPDATE:
-                self._update(command.scalableTopicUpdate)
+                update = command.scalableTopicUpdate
+                self._check_content(update.HasField("dag") or update.HasField("error"))
+                self._topic_watches.update(update.session_id, update)
+            case BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE:
+                change = command.watchScalableTopicsUpdate
+                self._check_content(change.WhichOneof("event") is not None or change.HasField("error"))
+                self._namespace_watches.update(change.watch_id, change)
             case BaseCommand.LOOKUP_RESPONSE:
                 self._answer(command.lookupTopicResponse.request_id, command)
             case BaseCommand.PARTITIONED_METADATA_RESPONSE:
@@ -271,20 +303,9 @@ class ClientConnection:
         if (answer := self._answers.get(request_id)) is not None:
             answer.put(reply)
 
-    def _update(self, update: api.CommandScalableTopicUpdate) -> None:
-        if not update.HasField("dag") and not update.HasField("error"):
-            raise ServerMisbehaved(f"{self.address} sent an update with neither segments nor an error: it is at fault.")
-        if (watch := self._watches.get(update.session_id)) is not None:
-            watch._update(update)
-            if update.HasField("error"):
-                self._forget(watch)
-
-    def _forget(self, watch: Watch) -> bool:
-        """True if the watch was still open."""
-        known = self._watches.get(watch.session_id) is watch
-        if known:
-            del self._watches[watch.session_id]
-        return known
+    def _check_content(self, has_any: bool) -> None:
+        if not has_any:
+            raise ServerMisbehaved(f"{self.address} sent an update with neither content nor an error: it is at fault.")
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -305,43 +326,5 @@ class ClientConnection:
             self._handshake.end(failure)
             for answer in self._answers.values():
                 answer.end(failure)
-            for watch in self._watches.values():
-                watch._end(failure)
-
-
-class Watch:
-    """A watch on one topic, made by `ClientConnection.open_watch`."""
-
-    __slots__ = ("_connection", "_updates", "received", "session_id")
-
-    def __init__(self, connection: ClientConnection, session_id: int) -> None:
-        self.session_id = session_id
-        self.received = 0  # all updates that arrived, also those that a newer one replaced
-        self._connection = connection
-        self._updates: Latest[api.CommandScalableTopicUpdate] = Latest()
-
-    async def next(self) -> api.CommandScalableTopicUpdate:
-        """The newest update that was not taken yet, as the server sent it.
-
-        One with `error` set is the last: after it EndOfChannel is raised.
-        """
-        return await self._updates.take()
-
-    async def close(self) -> None:
-        """End the watch on both sides; nothing happens if it has ended already."""
-        if self._connection._forget(self):
-            self._updates.clear()
-            self._end(trio.ClosedResourceError("this watch was closed"))
-            try:
-                await self._connection.send(requests.close_topic_watch(self.session_id))
-            except ProtocolError:
-                pass  # the server ends the watches of a connection together with it
-
-    def _update(self, update: api.CommandScalableTopicUpdate) -> None:
-        self.received += 1
-        self._updates.put(update)
-        if update.HasField("error"):
-            self._end()
-
-    def _end(self, reason: Exception | None = None) -> None:
-        self._updates.end(reason)
+            self._topic_watches.end(failure)
+            self._namespace_watches.end(failure)

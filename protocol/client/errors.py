@@ -50,3 +50,10 @@ class RequestTimedOut(ProtocolError, TimeoutError):
 
     server_error = api.ServiceNotReady
     http_status = 504
+
+
+class UpdatesNotTaken(ProtocolError):
+    """Updates that must not be dropped arrived faster than anybody took them."""
+
+    server_error = api.TooManyRequests
+    http_status = 503

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from protocol.replies import PROTOCOL_VERSION
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 
@@ -45,4 +47,23 @@ def open_topic_watch(session_id: int, topic: str, create_if_missing: bool) -> Ba
 def close_topic_watch(session_id: int) -> BaseCommand:
     command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_CLOSE)
     command.scalableTopicClose.session_id = session_id
+    return command
+
+
+def open_namespace_watch(
+    watch_id: int, namespace: str, properties: Mapping[str, str], current_hash: str | None
+) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.WATCH_SCALABLE_TOPICS)
+    command.watchScalableTopics.watch_id = watch_id
+    command.watchScalableTopics.namespace = namespace
+    for key, value in properties.items():
+        command.watchScalableTopics.property_filters.add(key=key, value=value)
+    if current_hash is not None:
+        command.watchScalableTopics.current_hash = current_hash
+    return command
+
+
+def close_namespace_watch(watch_id: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE)
+    command.watchScalableTopicsClose.watch_id = watch_id
     return command

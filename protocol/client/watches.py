@@ -1,25 +1,21 @@
-"""Watches that outlive their connection."""
+"""Topic watches that outlive their connection."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Literal, TypeAlias
 
 import trio
 
 from protocol.client.addresses import ServiceAddress
 from protocol.client.background import background
-from protocol.client.backoff import Backoff
 from protocol.client.connection import CLIENT_VERSION, KEEP_ALIVE_INTERVAL, REQUEST_TIMEOUT, ClientConnection
-from protocol.client.errors import ServerMisbehaved, ServerRefused
-from protocol.client.latest import Latest
+from protocol.client.errors import ServerRefused
 from protocol.client.lookups import connect_for_topic
-from protocol.errors import ProtocolError
+from protocol.client.mailboxes import Latest
+from protocol.client.reconnecting import OnState, Reconnection, WatchState
 from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
-
-WatchState: TypeAlias = Literal["connecting", "connected", "reconnecting"]
 
 # Ids are told apart per connection, and a watch has its connections for itself.
 _SESSION_ID = 1
@@ -31,7 +27,7 @@ async def watch_topic(
     topic: str,
     *,
     create_if_missing: bool = True,
-    on_state: Callable[[WatchState], None] | None = None,
+    on_state: OnState | None = None,
     client_version: str = CLIENT_VERSION,
     timeout: float = REQUEST_TIMEOUT,
     keep_alive: float = KEEP_ALIVE_INTERVAL,
@@ -44,26 +40,34 @@ async def watch_topic(
     """
     ServiceAddress.parse(service_url)
     name = str(TopicName.parse(topic))
-    watch = TopicWatch(on_state)
+    watch = TopicWatch(name, create_if_missing, on_state)
 
     def connected() -> AbstractAsyncContextManager[ClientConnection]:
         return connect_for_topic(
             service_url, name, client_version=client_version, timeout=timeout, keep_alive=keep_alive
         )
 
+    async def follow() -> None:
+        watch._updates.end(await watch._reconnection.run(connected, watch._follow))
+
     async with background() as tasks:
-        tasks.start_soon(watch._follow, connected, name, create_if_missing)
+        tasks.start_soon(follow)
         yield watch
 
 
 class TopicWatch(AsyncIterator[api.CommandScalableTopicUpdate]):
     """Iterates over the updates of `watch_topic`; one who iterates slowly sees only the newest."""
 
-    def __init__(self, on_state: Callable[[WatchState], None] | None) -> None:
-        self.state: WatchState = "connecting"
-        self._on_state = on_state
+    def __init__(self, topic: str, create: bool, on_state: OnState | None) -> None:
+        self._topic = topic
+        self._create = create
+        self._reconnection = Reconnection(on_state)
         self._updates: Latest[api.CommandScalableTopicUpdate] = Latest()
         self._delivered: api.CommandScalableTopicUpdate | None = None
+
+    @property
+    def state(self) -> WatchState:
+        return self._reconnection.state
 
     async def __anext__(self) -> api.CommandScalableTopicUpdate:
         while True:
@@ -76,37 +80,17 @@ class TopicWatch(AsyncIterator[api.CommandScalableTopicUpdate]):
                 self._delivered = update
                 return update
 
-    async def _follow(
-        self, connected: Callable[[], AbstractAsyncContextManager[ClientConnection]], topic: str, create: bool
-    ) -> None:
-        backoff = Backoff()
-        has_layout = False
+    async def _follow(self, connection: ClientConnection) -> None:
+        """One connection's part; returns when the topic is gone."""
+        watch = await connection.open_watch(self._topic, _SESSION_ID, create_if_missing=self._create)
+        self._reconnection.opened()
         while True:
-            try:
-                async with connected() as connection:
-                    watch = await connection.open_watch(topic, _SESSION_ID, create_if_missing=create)
-                    backoff.reset()
-                    self._enter("connected")
-                    while True:
-                        update = await watch.next()
-                        if update.HasField("error"):
-                            # More than the error itself has arrived if there was a layout that it replaced.
-                            if not has_layout and watch.received == 1:
-                                raise ServerRefused(update.error, update.message)
-                            self._updates.put(update)
-                            self._updates.end()
-                            return
-                        has_layout = True
-                        self._updates.put(update)
-            except ProtocolError as error:
-                if not has_layout or isinstance(error, ServerMisbehaved):
-                    self._updates.end(error)
-                    return
-            self._enter("reconnecting")
-            await trio.sleep(backoff.next())
-
-    def _enter(self, state: WatchState) -> None:
-        if state != self.state:
-            self.state = state
-            if self._on_state is not None:
-                self._on_state(state)
+            update = await watch.next()
+            if update.HasField("error"):
+                # More than the error itself has arrived if there was a layout that it replaced.
+                if not self._reconnection.succeeded and watch.received == 1:
+                    raise ServerRefused(update.error, update.message)
+                self._updates.put(update)
+                return
+            self._reconnection.succeeded = True
+            self._updates.put(update)

@@ -114,6 +114,9 @@ def test_restart_of_the_server_is_only_a_pause(tmp_path: Path, number: signal.Si
                     # The state that it knew already was not told again.
                     assert len([line for line in command.lines if "epoch" in line]) == 3
                     assert command.running
-                    assert command.err == ""
+                    assert command.err.splitlines() == [
+                        f"vela: lost the connection to {server.pulsar_url}, trying again",
+                        f"vela: connected to {server.pulsar_url} again",
+                    ]
     finally:
         port.release()

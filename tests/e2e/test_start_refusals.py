@@ -39,7 +39,9 @@ def test_port_in_use_is_refused_and_leaves_no_store_behind(tmp_path: Path, flag:
     with socket.create_server((HOST, 0)) as taken:
         address = f"{HOST}:{taken.getsockname()[1]}"
         refused = refused_start(tmp_path, **{flag: address})
-    assert refused.sentence == f"vela: Cannot listen on {address}: Address already in use."
+    assert refused.sentence == (
+        f"vela: Cannot listen on {address}: Address already in use. Stop what listens there, or choose another address."
+    )
     with VelaServer.start(tmp_path):
         pass
 

@@ -17,6 +17,7 @@ from sessions.counters import Counters
 from sessions.hub import Hub
 from sessions.outbox import Outbox, OutboxLimits
 from sessions.points import Watch
+from sessions.readback import ReadBack
 from tests.support.waiting import eventually
 
 WANTED = TopicName.parse("topic://public/default/orders")
@@ -60,9 +61,8 @@ async def test_a_lookup_is_answered_though_the_creation_for_an_earlier_one_ends_
     async with trio.open_nursery() as nursery:
         hub = Hub(
             nursery=nursery,
-            read=store.read,
+            readback=ReadBack(nursery=nursery, read=store.read, trusted=lambda bucket: True),
             create=store.create,
-            trusted=lambda bucket: True,
             owner_url="pulsar://127.0.0.1:6650",
             auto_create=True,
             deletion_notice=5.0,

@@ -142,9 +142,9 @@ async def test_a_creation_and_a_deletion_lost_by_a_fail_over_are_undone_for_watc
         await until_in_step(other.store, [view])
         await eventually(lambda: fresh_replicated.primary.client().wait(1, 100) == 1)
         await trio.to_thread.run_sync(fresh_replicated.cut_replication)
-        reads = node.hub.counters.reads
+        reads = node.readback.counters.reads
         await transitions_of(other).delete(kept)
-        await eventually(lambda: node.hub.counters.reads > reads)
+        await eventually(lambda: node.readback.counters.reads > reads)
         newcomer = await viewer.watch(created)
         await eventually(lambda: newcomer.updates)
 

@@ -176,9 +176,9 @@ async def test_a_topic_created_again_within_the_notice_is_an_ordinary_push(topol
         changes = transitions_of(other)
         await changes.split(TOPIC, 0)
         await until_at_epoch(1, [view])
-        reads = node.hub.counters.reads
+        reads = node.readback.counters.reads
         await changes.delete(TOPIC)
-        await eventually(lambda: node.hub.counters.reads > reads)
+        await eventually(lambda: node.readback.counters.reads > reads)
         assert view.epochs == [0, 1]
         await changes.create(TOPIC, 3)
         await until_in_step(other.store, [view])
@@ -201,9 +201,9 @@ async def test_a_lookup_within_the_notice_of_a_deletion_creates_the_topic_for_ev
         await eventually(lambda: view.updates)
         await transitions_of(other).split(TOPIC, 0)
         await until_at_epoch(1, [view])
-        reads = node.hub.counters.reads
+        reads = node.readback.counters.reads
         await transitions_of(other).delete(TOPIC)
-        await eventually(lambda: node.hub.counters.reads > reads)
+        await eventually(lambda: node.readback.counters.reads > reads)
         newcomer = await viewer.watch(TOPIC)
         await eventually(lambda: newcomer.updates and view.last.dag.epoch == 0)
         await until_in_step(other.store, [view, newcomer])

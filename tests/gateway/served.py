@@ -15,9 +15,9 @@ from protocol import replies
 from protocol.framing import Frame, FrameDecoder, encode
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.counters import Counters
-from sessions.dialogue import Terms
+from sessions.dialogue import Hubs, Terms
 from sessions.outbox import OutboxLimits
-from tests.sessions.stub_hub import StubHub
+from tests.sessions.stub_hub import StubHub, StubNamespaces
 
 
 @dataclass
@@ -53,7 +53,7 @@ async def serving(
 ) -> AsyncIterator[Server]:
     hub, counters = StubHub(), Counters()
     listener = Listener(
-        hub,
+        Hubs(hub, StubNamespaces()),
         terms or Terms("pulsar://127.0.0.1:6650"),
         limits or ListenerLimits(),
         outbox_limits or OutboxLimits(),

@@ -22,8 +22,10 @@ ALL_COMMANDS = dict(commands(typer.main.get_command(cli.app)))
 
 def test_the_commands_are_those_of_the_outside_contract() -> None:
     leaves = {" ".join(path) for path, command in ALL_COMMANDS.items() if not getattr(command, "commands", None)}
-    topics = {f"topics {verb}" for verb in ("create", "list", "get", "delete", "split", "merge", "graph")}
-    assert leaves == topics | {"serve", "watch topic", "doctor", "config show"}
+    topics = {
+        f"topics {verb}" for verb in ("create", "list", "get", "delete", "split", "merge", "graph", "set-properties")
+    }
+    assert leaves == topics | {"serve", "watch topic", "watch namespace", "doctor", "config show"}
 
 
 @pytest.mark.parametrize("path", ALL_COMMANDS, ids=" ".join)

@@ -104,6 +104,34 @@ def test_get_json_keeps_what_this_version_does_not_know(admin: AdminStub) -> Non
     assert json.loads(topics(admin, "get", "orders", "--json").out) == content
 
 
+def test_set_properties_sends_the_whole_map(admin: AdminStub) -> None:
+    admin.answer("PUT", f"{T}/properties", 204)
+    outcome = topics(admin, "set-properties", "orders", "team=blue", "x=a=ü")
+    assert (outcome.code, outcome.out) == (0, "topic://public/default/orders has team=blue, x=a=ü now.\n")
+    [(method, target, body)] = admin.requests
+    assert (method, target) == ("PUT", f"{T}/properties")
+    assert json.loads(body) == {"team": "blue", "x": "a=ü"}
+
+
+def test_set_properties_clears_them_only_when_told_to(admin: AdminStub) -> None:
+    admin.answer("PUT", f"{T}/properties", 204)
+    assert topics(admin, "set-properties", "orders").code == 2
+    assert topics(admin, "set-properties", "orders", "a=b", "--clear").code == 2
+    assert admin.requests == []
+    outcome = topics(admin, "set-properties", "orders", "--clear")
+    assert outcome.out == "topic://public/default/orders has no properties now.\n"
+    assert [body for _, _, body in admin.requests] == [b"{}"]
+
+
+@pytest.mark.parametrize("pairs", [["a"], ["a="], ["=b"], ["a=1", "a=2"]])
+def test_set_properties_refuses_what_is_no_pair(admin: AdminStub, pairs: list[str]) -> None:
+    outcome = topics(admin, "set-properties", "orders", *pairs)
+    assert outcome.code == 2
+    assert "KEY=VALUE" in outcome.err
+    assert "--property" not in outcome.err
+    assert admin.requests == []
+
+
 def test_split_and_merge_say_what_came_of_it(admin: AdminStub) -> None:
     layout = Layout.create(2, NOW)
     admin.answer("POST", f"{T}/split/0", 204)

@@ -14,10 +14,10 @@ from protocol.framing import FRAME_PADDING, encode
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.counters import CloseReason, Counters
-from sessions.dialogue import Terms
+from sessions.dialogue import Hubs, Terms
 from sessions.outbox import OutboxLimits
 from tests.gateway.served import Client, Server, connect_frame, serving, watch_frame
-from tests.sessions.stub_hub import StubHub
+from tests.sessions.stub_hub import StubHub, StubNamespaces
 from tests.support.waiting import eventually
 
 PING = encode(replies.ping())
@@ -319,7 +319,7 @@ async def test_sign_of_life_that_we_did_not_get_to_read_counts(nursery: trio.Nur
         ours.setblocking(False)
         service = Service(
             nursery,
-            StubHub(),
+            Hubs(StubHub(), StubNamespaces()),
             Terms("pulsar://h:1"),
             OutboxLimits(),
             Counters(),

@@ -8,7 +8,8 @@ from sessions.outbox import Outbox
 class Recorded:
     outbox: Outbox
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        self.address = address
         self.closed: list[CloseReason] = []
         self.beats = 0
 
@@ -72,3 +73,13 @@ def test_crowd_is_served_in_turns() -> None:
         turns += 1
     assert turns > 2
     assert all(client.beats == 1 for client in crowd)
+
+
+def test_connections_are_counted_by_address_until_they_are_gone() -> None:
+    clients, late, other = roster(), Recorded("10.0.0.1"), Recorded("10.0.0.2")
+    clients.add(late, now=0)
+    clients.add(other, now=0)
+    clients.tick(10)
+    assert (clients.count_from("10.0.0.1"), clients.count_from("10.0.0.2")) == (1, 1)
+    clients.discard(late)
+    assert (clients.count_from("10.0.0.1"), clients.count_from("10.0.0.2")) == (0, 1)

@@ -14,10 +14,10 @@ from protocol.framing import encode
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.counters import CloseReason, Counters
-from sessions.dialogue import Terms
+from sessions.dialogue import Hubs, Terms
 from sessions.outbox import OutboxLimits
 from tests.gateway.served import Client, connect_frame, serving, watch_frame
-from tests.sessions.stub_hub import StubHub
+from tests.sessions.stub_hub import StubHub, StubNamespaces
 from tests.support.waiting import eventually
 
 
@@ -59,7 +59,7 @@ async def test_empty_host_means_all_interfaces() -> None:
 
 async def test_taken_port_is_one_clear_sentence() -> None:
     async with serving() as server:
-        with pytest.raises(CannotListen, match=rf"^Cannot listen on 127\.0\.0\.1:{server.port}: .*in use\.$"):
+        with pytest.raises(CannotListen, match=rf"^Cannot listen on 127\.0\.0\.1:{server.port}: .*in use\. "):
             await open_sockets("127.0.0.1", server.port, 1)
 
 
@@ -96,6 +96,48 @@ async def test_connection_over_the_limit_is_told_so_and_closed() -> None:
         second.close()
         await eventually(lambda: server.counters.connections == 1)
         assert await (await server.greet()).is_alive()
+
+
+async def test_connections_of_one_address_are_bounded() -> None:
+    async with serving(limits=ListenerLimits(max_connections_per_address=2)) as server:
+        first, _ = await server.greet(), await server.greet()
+        refused = await server.connect()
+        assert (await refused.receive()).error.error == api.NotAllowedError
+        elsewhere = trio.socket.socket()
+        await elsewhere.bind(("127.0.0.9", 0))
+        await elsewhere.connect(("127.0.0.1", server.port))
+        other = Client(elsewhere)
+        await other.send(connect_frame())
+        assert await other.is_alive()
+        first.close()
+        await eventually(lambda: server.counters.connections == 2)
+        assert await (await server.greet()).is_alive()
+
+
+async def test_watches_opened_too_fast_are_read_slowly_and_never_refused() -> None:
+    async with serving(limits=ListenerLimits(opens_per_second=200)) as server:
+        client = await server.greet()
+        begun = trio.current_time()
+        await client.send(b"".join(watch_frame(number) for number in range(300)))
+        answers = [await client.receive() for _ in range(300)]
+        # A second's worth at once, the other hundred at the rate: never faster than that.
+        assert trio.current_time() - begun >= 0.45
+        assert [answer.scalableTopicUpdate.session_id for answer in answers] == list(range(300))
+        assert not any(answer.scalableTopicUpdate.HasField("error") for answer in answers)
+
+
+async def test_when_too_much_waits_on_all_connections_who_queues_more_is_cut() -> None:
+    async with serving(outbox_limits=OutboxLimits(total_bytes=1_000_000)) as server:
+        healthy = await server.greet()
+        blocked = [await server.greet(receive_buffer=4096) for _ in range(4)]
+        for client in blocked:
+            await client.send(watch_frame(1))
+            await client.receive()
+        for watch in list(server.hub.watches):
+            watch.tell(epoch=1, padding=900_000)
+        await eventually(lambda: server.counters.closes[CloseReason.OVERLOAD] >= 1)
+        assert server.counters.outbox_bytes <= 1_000_000
+        assert await healthy.is_alive()
 
 
 async def test_client_that_speaks_first_still_reads_why_it_is_turned_away() -> None:
@@ -181,7 +223,7 @@ class Stoppable:
     def __init__(self, grace: float) -> None:
         self.hub, self.counters = StubHub(), Counters()
         self.listener = Listener(
-            self.hub,
+            Hubs(self.hub, StubNamespaces()),
             Terms("pulsar://h:1"),
             ListenerLimits(shutdown_grace=grace),
             OutboxLimits(),

@@ -7,7 +7,7 @@ import pytest
 
 from layout.errors import InvalidRecord
 from layout.layouts import Layout
-from layout.records import TopicRecord, decode, encode
+from layout.records import TopicRecord, decode, decode_layout, decode_properties, encode
 from layout.segments import SegmentState
 
 
@@ -221,3 +221,77 @@ HOSTILE: dict[str, bytes] = {
 def test_hostile_record_is_refused_with_a_sentence(case: str) -> None:
     with pytest.raises(InvalidRecord, match="stored record"):
         decode(HOSTILE[case])
+
+
+def test_the_layout_alone_is_that_of_the_whole_record() -> None:
+    layout = Layout.create(3, 7).split(1, 8).merge(0, 3, 9)
+    data = encode(TopicRecord(layout, {"team": "sales"}, auto_scale_policy=b'{"enabled":true}'))
+    assert decode_layout(data) == decode(data).layout == layout
+
+
+def test_the_layout_alone_passes_over_what_it_does_not_know() -> None:
+    record = stored(future=[1, {"a": None}], segments={"0": segment(future="x", mergeDepth=4)})
+    layout = decode_layout(json.dumps(record).encode())
+    assert layout.segments[0].merge_depth == 4
+    assert not layout.segments[0].unknown_fields
+    assert [segment.segment_id for segment in layout.active] == [0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "properties"),
+    [
+        ({"properties": {"team": "sales", "": "", "ключ": "𝄞"}}, {"team": "sales", "": "", "ключ": "𝄞"}),
+        ({"properties": {}}, {}),
+        ({"properties": None}, {}),
+        ({"future": [1, {"a": None}]}, {}),
+    ],
+)
+def test_the_properties_alone_are_those_of_the_whole_record(fields: dict[str, Any], properties: dict[str, str]) -> None:
+    data = json.dumps(stored() | fields).encode()
+    assert decode_properties(data) == decode(data).properties == properties
+
+
+def test_the_properties_are_found_in_a_record_whose_layout_cannot_be_read() -> None:
+    data = json.dumps(stored(segments="nonsense", properties={"a": "1"})).encode()
+    assert decode_properties(data) == {"a": "1"}
+    with pytest.raises(InvalidRecord):
+        decode_layout(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"nonsense",
+        b"[]",
+        b"null",
+        b'{"properties":[]}',
+        b'{"properties":{"a":1}}',
+        b'{"properties":{"a":null}}',
+        b'{"properties":{"a":"\xff"}}',
+        b'{"properties":{"a":"b"}',
+        b'{"properties":{"a":"b"}}{}',
+        b'{"future":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+)
+def test_bytes_without_readable_properties_are_refused(data: bytes) -> None:
+    with pytest.raises(InvalidRecord):
+        decode_properties(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"nonsense",
+        b"{}",
+        b'{"epoch":0}',
+        json.dumps(stored(segments={"0": segment(state="LOST")})).encode(),
+        json.dumps(stored(segments={"0": segment(hashRange={"start": 9, "end": 8})})).encode(),
+        json.dumps(stored(epoch=-1)).encode(),
+        b'{"future":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+)
+def test_bytes_without_a_readable_layout_are_refused(data: bytes) -> None:
+    with pytest.raises(InvalidRecord):
+        decode_layout(data)

@@ -1,9 +1,10 @@
 """A hub that answers every open watch at once with an empty DAG, and remembers what it was told."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from protocol.framing import encode
-from protocol.names import TopicName
+from protocol.names import NamespaceName, TopicName
 from protocol.wire import pulsar_api_pb2 as api
 from sessions.outbox import Outbox
 
@@ -65,3 +66,32 @@ def update_frame(session_id: int, resolved: str, epoch: int, padding: int = 0) -
     update.resolved_topic_name = resolved
     frame = encode(command)
     return frame[:12], frame[12:]
+
+
+@dataclass(eq=False)
+class StubNamespaces:
+    """Remembers what was opened and closed, and answers nothing."""
+
+    opened: list[tuple[int, str, dict[str, str], str | None]] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)
+
+    def open(
+        self,
+        outbox: Outbox,
+        registry: dict[int, None],
+        watch_id: int,
+        namespace: NamespaceName,
+        filters: Mapping[str, str],
+        current_hash: str | None,
+    ) -> None:
+        registry[watch_id] = None
+        self.opened.append((watch_id, str(namespace), dict(filters), current_hash))
+
+    def close(self, registry: dict[int, None], watch_id: int) -> None:
+        if watch_id in registry:
+            del registry[watch_id]
+            self.closed.append(watch_id)
+
+    def drop_all(self, registry: dict[int, None]) -> None:
+        self.closed += registry
+        registry.clear()

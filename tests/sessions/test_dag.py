@@ -5,7 +5,8 @@ import pytest
 from layout.layouts import Layout
 from protocol.framing import FrameDecoder, encode
 from protocol.wire import pulsar_api_pb2 as api
-from sessions.dag import encode_tail, error_frame, frame_head, session_field
+from sessions.dag import encode_tail, error_frame
+from sessions.splice import frame_head, id_field
 
 URL = "pulsar://127.0.0.1:6650"
 NAME = "topic://public/default/orders"
@@ -20,12 +21,12 @@ def reference_frame(tail: bytes, session_id: int) -> bytes:
 
 
 def spliced_frame(tail: bytes, session_id: int) -> bytes:
-    field = session_field(session_id)
-    return frame_head(len(field), tail) + field + tail
+    field = id_field(session_id)
+    return frame_head(api.BaseCommand.SCALABLE_TOPIC_UPDATE, len(field), tail) + field + tail
 
 
 def as_message(tail: bytes) -> api.CommandScalableTopicUpdate:
-    return api.CommandScalableTopicUpdate.FromString(session_field(0) + tail)
+    return api.CommandScalableTopicUpdate.FromString(id_field(0) + tail)
 
 
 @pytest.mark.parametrize("session_id", SESSION_IDS)

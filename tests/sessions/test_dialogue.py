@@ -1,6 +1,6 @@
 """The conversation with one client, without a socket: every state against every command, names, watches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
 
 import pytest
@@ -10,10 +10,10 @@ from protocol.framing import Frame, FrameDecoder, UnknownCommand, encode
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.counters import CloseReason, Counters
-from sessions.dialogue import NEXT_STATE, Dialogue, Event, State, Terms
+from sessions.dialogue import NEXT_STATE, Dialogue, Event, Hubs, State, Terms
 from sessions.errors import Violation
 from sessions.outbox import Outbox
-from tests.sessions.stub_hub import StubHub, StubWatch
+from tests.sessions.stub_hub import StubHub, StubNamespaces, StubWatch
 
 URL = "pulsar://gateway.example:6650"
 ALL_TYPES = sorted(BaseCommand.Type.values())
@@ -25,6 +25,8 @@ ANSWERED = {
     BaseCommand.PARTITIONED_METADATA,
     BaseCommand.SCALABLE_TOPIC_LOOKUP,
     BaseCommand.SCALABLE_TOPIC_CLOSE,
+    BaseCommand.WATCH_SCALABLE_TOPICS,
+    BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE,
 }
 
 
@@ -57,12 +59,16 @@ class RecordingOutbox(Outbox):
 class Talk:
     """A dialogue with everything around it."""
 
-    def __init__(self, *, max_watches: int = 100, url: str = URL, connected: bool = True) -> None:
+    def __init__(
+        self, *, max_watches: int = 100, max_filters: int = 100, url: str = URL, connected: bool = True
+    ) -> None:
         self.outbox = RecordingOutbox()
         self.hub = StubHub()
         self.counters = Counters()
-        terms = Terms(url, max_message_size=1_000_000, max_watches=max_watches)
-        self.dialogue: Dialogue[StubWatch] = Dialogue(self.outbox, self.hub, terms, self.counters)
+        terms = Terms(url, max_message_size=1_000_000, max_watches=max_watches, max_filters=max_filters)
+        self.namespaces = StubNamespaces()
+        hubs = Hubs(self.hub, self.namespaces)
+        self.dialogue: Dialogue[StubWatch, None] = Dialogue(self.outbox, hubs, terms, self.counters)
         if connected:
             self.say(connect())
 
@@ -120,6 +126,26 @@ def watch(session_id: int, topic: str, create: bool | None = None) -> BaseComman
 def unwatch(session_id: int) -> BaseCommand:
     command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_CLOSE)
     command.scalableTopicClose.session_id = session_id
+    return command
+
+
+def watch_namespace(
+    watch_id: int, namespace: str = "t/n", filters: Iterable[tuple[str, str]] = (), current_hash: str | None = None
+) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.WATCH_SCALABLE_TOPICS)
+    request = command.watchScalableTopics
+    request.watch_id = watch_id
+    request.namespace = namespace
+    for key, value in filters:
+        request.property_filters.add(key=key, value=value)
+    if current_hash is not None:
+        request.current_hash = current_hash
+    return command
+
+
+def unwatch_namespace(watch_id: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE)
+    command.watchScalableTopicsClose.watch_id = watch_id
     return command
 
 
@@ -335,3 +361,108 @@ def test_end_of_the_connection_drops_its_watches_and_all_that_follows() -> None:
     assert not talk.hub.watches
     assert talk.say(watch(9, "topic://t/n/a")) == []
     assert not talk.hub.watches
+
+
+@pytest.mark.parametrize("current_hash", [None, "", "00000000"])
+def test_namespace_watch_is_opened_with_its_hash_or_none(current_hash: str | None) -> None:
+    talk = Talk()
+    assert talk.say(watch_namespace(2**64 - 1, "t/n", [("a", "1"), ("b", "")], current_hash)) == []
+    assert talk.namespaces.opened == [(2**64 - 1, "t/n", {"a": "1", "b": ""}, current_hash)]
+
+
+def test_of_a_repeated_filter_the_last_counts() -> None:
+    talk = Talk()
+    talk.say(watch_namespace(1, filters=[("a", "1"), ("b", "2"), ("a", "3"), ("", ""), ("a", "4")]))
+    assert talk.namespaces.opened == [(1, "t/n", {"a": "4", "b": "2", "": ""}, None)]
+
+
+@pytest.mark.parametrize(
+    "namespace", ["", "t", "/", "t/", "/n", "t/n/", "t/n/a", "ü/n", "t/n n", "topic://t/n", "t//n"]
+)
+@pytest.mark.parametrize("current_hash", [None, "00000000"])
+def test_invalid_namespace_is_an_error_and_the_connection_stays(namespace: str, current_hash: str | None) -> None:
+    talk = Talk()
+    answer = talk.ask(watch_namespace(9, namespace, current_hash=current_hash)).watchScalableTopicsUpdate
+    assert (answer.watch_id, answer.error, bool(answer.message)) == (9, api.InvalidTopicName, True)
+    assert answer.WhichOneof("event") is None
+    assert talk.namespaces.opened == []
+    assert talk.say(watch_namespace(9)) == []
+    assert len(talk.namespaces.opened) == 1
+
+
+def test_error_for_a_reused_id_ends_the_namespace_watch_that_had_it() -> None:
+    talk = Talk(max_filters=1)
+    talk.say(watch_namespace(1))
+    assert talk.ask(watch_namespace(1, "bad")).watchScalableTopicsUpdate.error == api.InvalidTopicName
+    talk.say(watch_namespace(1))
+    refused = talk.ask(watch_namespace(1, filters=[("a", "1"), ("b", "2")])).watchScalableTopicsUpdate
+    assert refused.error == api.NotAllowedError
+    assert talk.namespaces.closed == [1, 1]
+
+
+def test_filters_are_limited_in_number_as_they_came() -> None:
+    talk = Talk(max_filters=2)
+    assert talk.say(watch_namespace(1, filters=[("a", "1"), ("b", "2")])) == []
+    # Repeated ones count, too: they cost as much to read.
+    refused = talk.ask(watch_namespace(2, filters=[("a", "1"), ("a", "2"), ("a", "3")])).watchScalableTopicsUpdate
+    assert (refused.watch_id, refused.error) == (2, api.NotAllowedError)
+    assert "2" in refused.message
+    assert "3" in refused.message
+    assert len(talk.namespaces.opened) == 1
+    assert talk.ask(replies.ping()) == replies.pong()
+
+
+def test_one_namespace_watch_too_many_is_refused_at_its_first_open() -> None:
+    talk = Talk(max_watches=2)
+    for watch_id in (1, 2, 2, 1):
+        assert talk.say(watch_namespace(watch_id)) == []
+    refused = talk.ask(watch_namespace(3)).watchScalableTopicsUpdate
+    assert (refused.watch_id, refused.error, bool(refused.message)) == (3, api.TooManyRequests, True)
+    talk.say(unwatch_namespace(1))
+    assert talk.say(watch_namespace(3)) == []
+    assert talk.namespaces.opened[-1][0] == 3
+
+
+@pytest.mark.parametrize("current_hash", ["", "00000000"])
+def test_one_namespace_watch_too_many_ends_the_connection_when_it_comes_back(current_hash: str) -> None:
+    talk = Talk(max_watches=1)
+    talk.say(watch_namespace(1, current_hash=current_hash))
+    assert talk.say(watch_namespace(1, current_hash=current_hash)) == []
+    with pytest.raises(Violation, match="limit") as caught:
+        talk.say(watch_namespace(2, current_hash=current_hash))
+    assert caught.value.kind == "too_many_watches"
+    assert talk.outbox.take() == []
+
+
+def test_both_kinds_of_watches_count_towards_one_limit_and_have_ids_of_their_own() -> None:
+    talk = Talk(max_watches=2)
+    talk.say(watch(1, "topic://t/n/a"))
+    talk.say(watch_namespace(1))
+    assert talk.ask(watch(2, "topic://t/n/a")).scalableTopicUpdate.error == api.TooManyRequests
+    assert talk.ask(watch_namespace(2)).watchScalableTopicsUpdate.error == api.TooManyRequests
+    talk.say(unwatch_namespace(1))
+    assert len(talk.hub.watches) == 1
+    assert talk.ask(watch(2, "topic://t/n/a")).scalableTopicUpdate.HasField("dag")
+    talk.say(unwatch(1))
+    talk.say(unwatch(2))
+    assert talk.say(watch_namespace(2)) == []
+
+
+def test_closing_a_namespace_watch_is_silent_and_idempotent() -> None:
+    talk = Talk()
+    assert talk.say(unwatch_namespace(1)) == []
+    talk.say(watch_namespace(1))
+    for watch_id in (1, 1, 77):
+        assert talk.say(unwatch_namespace(watch_id)) == []
+    assert talk.namespaces.closed == [1]
+
+
+def test_end_of_the_connection_drops_its_namespace_watches() -> None:
+    talk = Talk()
+    for watch_id in range(3):
+        talk.say(watch_namespace(watch_id))
+    talk.dialogue.end()
+    talk.dialogue.end()
+    assert talk.namespaces.closed == [0, 1, 2]
+    assert talk.say(watch_namespace(9)) == []
+    assert len(talk.namespaces.opened) == 3

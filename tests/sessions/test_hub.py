@@ -22,6 +22,7 @@ from sessions.counters import CloseReason, Counters
 from sessions.hub import Hub
 from sessions.outbox import Outbox, OutboxLimits
 from sessions.points import Watch
+from sessions.readback import ReadBack
 from tests.support.waiting import eventually
 
 TOPIC = TopicName.parse("topic://public/default/orders")
@@ -102,11 +103,11 @@ class Stage:
         self.store = Store()
         self.nursery = nursery
         self.counters = Counters()
+        self.readback = ReadBack(nursery=nursery, read=self.store.read, trusted=lambda _: self.store.trusted)
         self.hub = Hub(
             nursery=nursery,
-            read=self.store.read,
+            readback=self.readback,
             create=self.store.create,
-            trusted=lambda _: self.store.trusted,
             owner_url="pulsar://node:1",
             auto_create=auto_create,
             deletion_notice=NOTICE,
@@ -121,7 +122,7 @@ class Stage:
         self.hub.open(peer.outbox, peer.registry, session_id, topic, create)
 
     def change(self) -> None:
-        self.hub.changed(BUCKET, PATH)
+        self.readback.changed(BUCKET, PATH)
 
 
 @asynccontextmanager
@@ -251,7 +252,7 @@ async def test_a_failed_read_is_tried_again_and_tells_no_error() -> None:
         peer = stage.peer()
         stage.open(peer)
         assert (await peer.next()).HasField("dag")
-        assert stage.hub.counters.failed_reads == 2
+        assert stage.readback.counters.failed == 2
 
 
 async def test_nothing_is_told_while_the_store_is_not_trusted() -> None:
@@ -270,7 +271,7 @@ async def test_nothing_is_told_while_the_store_is_not_trusted() -> None:
         assert await late.silence()
         stage.store.put(layout.split(0, 1), number=1)
         stage.store.trusted = True
-        stage.hub.gap([BUCKET])
+        stage.readback.gap([BUCKET])
         assert (await watcher.next()).dag.epoch == 1
         assert (await late.next()).dag.epoch == 1
 
@@ -291,7 +292,7 @@ async def test_a_read_that_a_gap_overtook_does_not_count() -> None:
         assert await peer.silence()
         stage.store.put(layout, number=0)
         stage.store.trusted = True
-        stage.hub.gap([BUCKET])
+        stage.readback.gap([BUCKET])
         assert await peer.silence()
 
 
@@ -353,7 +354,7 @@ async def test_a_state_that_goes_back_is_told_and_counted() -> None:
         stage.open(peer)
         assert (await peer.next()).dag.epoch == 1
         stage.store.put(layout, number=0)
-        stage.hub.gap(range(keys.BUCKETS))
+        stage.readback.gap(range(keys.BUCKETS))
         assert (await peer.next()).dag.epoch == 0
         assert stage.hub.counters.went_back == 1
 

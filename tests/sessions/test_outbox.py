@@ -161,6 +161,146 @@ async def test_direct_sends_resume_after_the_backlog_is_gone(line: Line, nursery
         assert line.take() == b"".join(state(letter))
 
 
+class Counting:
+    """A source whose peer is behind by so many numbers; every asking tells all of them."""
+
+    def __init__(self) -> None:
+        self.behind = 1
+        self.asked = 0
+
+    def __call__(self) -> tuple[bytes, ...]:
+        self.asked += 1
+        told, self.behind = self.behind, 0
+        return (b"<%d" % told, b">") if told else ()
+
+
+async def test_a_source_of_a_free_socket_is_asked_and_sent_at_once(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    source = Counting()
+    assert outbox.send_from(1, source) is False
+    assert line.take() == b"<1>"
+    assert outbox.send_from(1, source) is False  # has nothing to say
+    assert (source.asked, outbox.queued_bytes, line.counters.pushes_direct) == (2, 0, 1)
+
+
+async def test_a_source_of_a_blocked_socket_is_asked_once_when_its_turn_comes(
+    line: Line, nursery: trio.Nursery
+) -> None:
+    outbox = line.outbox(nursery)
+    outbox.push(state("a", FRAME), 1)
+    source = Counting()
+    for behind in range(1, 6):
+        source.behind = behind
+        assert outbox.send_from(2, source) is True
+    outbox.reply(b"[b]")
+    assert source.asked == 0
+    assert (await line.read(FRAME + 6))[FRAME:] == b"<5>[b]"
+    await outbox.wait_sent()
+    assert source.asked == 1
+
+
+async def test_queued_sources_leave_no_trace_in_the_count_of_queued_bytes(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    outbox.push(state("a", FRAME), 1)
+    for key in range(2, 12):
+        outbox.send_from(key, Counting())
+        outbox.send_from(key, Counting())
+        assert line.counters.outbox_bytes == outbox.queued_bytes
+    outbox.drop(3)
+    assert line.counters.outbox_bytes == outbox.queued_bytes
+    await line.read(FRAME + 3 * 9)
+    await outbox.wait_sent()
+    assert (outbox.queued_bytes, line.counters.outbox_bytes) == (0, 0)
+
+
+async def test_a_connection_that_ends_with_queued_sources_leaves_no_trace_in_the_count(
+    line: Line, nursery: trio.Nursery
+) -> None:
+    outbox = line.outbox(nursery)
+    outbox.push(state("a", FRAME), 1)
+    for key in range(2, 12):
+        outbox.send_from(key, Counting())
+    outbox.close(CloseReason.PEER)
+    assert line.counters.outbox_bytes == 0
+
+
+async def test_what_a_source_gives_in_thousands_of_parts_arrives_whole_and_in_order(
+    line: Line, nursery: trio.Nursery
+) -> None:
+    outbox = line.outbox(nursery)
+    parts = tuple(b"%06d" % number for number in range(20_000))
+    assert outbox.send_from(1, lambda: parts) is False
+    outbox.reply(b"[next]")
+    assert await line.read(120_006) == b"".join(parts) + b"[next]"
+    await outbox.wait_sent()
+    assert line.counters.outbox_bytes == 0
+
+
+async def test_many_parts_that_the_socket_takes_at_once_are_sent_to_the_last(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    parts = tuple(b"%d" % (number % 10) for number in range(1_500))
+    outbox.send_from(1, lambda: parts)
+    assert await line.read(1_500) == b"".join(parts)
+
+
+async def test_a_source_that_the_socket_refused_whole_is_not_asked_again(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    filler = line.fill()
+    source = Counting()
+    assert outbox.send_from(1, source) is False
+    source.behind = 7
+    assert outbox.send_from(1, source) is True
+    assert (await line.read(filler + 6))[filler:] == b"<1><7>"
+
+
+async def test_a_dropped_source_is_never_asked(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    outbox.push(state("a", FRAME), 1)
+    source = Counting()
+    outbox.send_from(2, source)
+    outbox.drop(2)
+    await line.read(FRAME)
+    await outbox.wait_sent()
+    assert source.asked == 0
+    assert line.take() == b""
+
+
+async def test_sources_with_nothing_to_say_do_not_stall_the_connection(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery, OutboxLimits(stall_limit=0.2))
+    outbox.push(state("a", FRAME), 1)
+    for key in range(2, 200):
+        outbox.send_from(key, lambda: ())
+    await line.read(FRAME)
+    await outbox.wait_sent()
+    await trio.sleep(0.4)
+    assert not outbox.closed
+    outbox.reply(b"reply")
+    assert line.take() == b"reply"
+
+
+async def test_a_source_that_fails_ends_its_connection_only(
+    line: Line, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox = line.outbox(nursery)
+    outbox.push(state("a", FRAME), 1)
+    outbox.send_from(2, lambda: (bytes(1 // 0),))
+    await line.read(FRAME)
+    await eventually(lambda: outbox.closed)
+    assert line.counters.closes[CloseReason.ERROR] == 1
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_source_of_a_closed_connection_or_a_gone_peer_is_not_queued(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    line.peer.close()
+    assert outbox.send_from(1, Counting()) is False
+    assert outbox.closed
+    source = Counting()
+    assert outbox.send_from(1, source) is False
+    assert source.asked == 0
+    assert line.counters.closes[CloseReason.RESET] == 1
+
+
 async def test_dropping_all_that_was_queued_does_not_stall_the_connection(line: Line, nursery: trio.Nursery) -> None:
     outbox = line.outbox(nursery, OutboxLimits(stall_limit=0.05))
     line.fill()

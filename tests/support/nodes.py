@@ -24,7 +24,8 @@ from protocol.framing import Frame, FrameDecoder, encode
 from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
-from sessions.dag import encode_tail, frame_head, session_field
+from sessions.dag import encode_tail
+from sessions.splice import frame_head, id_field
 from tests.support.ports import HOST
 from tests.support.waiting import eventually
 
@@ -86,8 +87,10 @@ class View:
     def expected(self, value: bytes) -> Update:
         """The update that says what this stored record says."""
         tail = encode_tail(records.decode(value).layout, name=str(self.topic), owner_url=self._node_url)
-        field = session_field(self.session_id)
-        [frame] = FrameDecoder().receive(frame_head(len(field), tail) + field + tail)
+        field = id_field(self.session_id)
+        [frame] = FrameDecoder().receive(
+            frame_head(api.BaseCommand.SCALABLE_TOPIC_UPDATE, len(field), tail) + field + tail
+        )
         assert isinstance(frame, Frame)
         return frame.command.scalableTopicUpdate
 

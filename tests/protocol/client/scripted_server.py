@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
@@ -15,6 +15,7 @@ from protocol.wire.pulsar_api_pb2 import BaseCommand
 
 SCALABLE = replies.Features(supports_scalable_topics=True)
 TOPIC = "topic://public/default/t"
+NAMESPACE = "public/default"
 
 
 class Peer:
@@ -67,6 +68,16 @@ class Peer:
         await self.greet()
         await self.point_to(self.server.url)
         return (await self.expect(BaseCommand.SCALABLE_TOPIC_LOOKUP)).scalableTopicLookup
+
+    async def open_namespace_watch(self) -> api.CommandWatchScalableTopics:
+        """Handshake and watch command: any server can tell about a namespace, so there is no lookup."""
+        await self.greet()
+        return (await self.expect(BaseCommand.WATCH_SCALABLE_TOPICS)).watchScalableTopics
+
+    async def until_read(self) -> None:
+        """Until the client has read all that was sent: it answers a PING after that."""
+        await self.send(replies.ping())
+        await self.expect(BaseCommand.PONG)
 
     async def until_gone(self) -> None:
         while await self.receive() is not None:
@@ -122,4 +133,29 @@ def deleted(session_id: int = 1) -> BaseCommand:
     command.scalableTopicUpdate.session_id = session_id
     command.scalableTopicUpdate.error = api.TopicNotFound
     command.scalableTopicUpdate.message = "The topic was deleted."
+    return command
+
+
+def snapshot(topics: Iterable[str], watch_id: int = 1) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE)
+    command.watchScalableTopicsUpdate.watch_id = watch_id
+    command.watchScalableTopicsUpdate.snapshot.SetInParent()  # an empty one is one, too
+    command.watchScalableTopicsUpdate.snapshot.topics.extend(topics)
+    return command
+
+
+def diff(added: Iterable[str] = (), removed: Iterable[str] = (), watch_id: int = 1) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE)
+    command.watchScalableTopicsUpdate.watch_id = watch_id
+    command.watchScalableTopicsUpdate.diff.SetInParent()
+    command.watchScalableTopicsUpdate.diff.added.extend(added)
+    command.watchScalableTopicsUpdate.diff.removed.extend(removed)
+    return command
+
+
+def watch_refused(watch_id: int = 1) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE)
+    command.watchScalableTopicsUpdate.watch_id = watch_id
+    command.watchScalableTopicsUpdate.error = api.TooManyRequests
+    command.watchScalableTopicsUpdate.message = "Close some watches first."
     return command

@@ -313,7 +313,7 @@ def empty_update() -> bytes:
         (lambda: b"HTTP/1.1 400 Bad Request\r\n\r\n", "right address.*exceeds the limit"),
         (lambda: struct.pack(">II", 8, 4) + b"\xff" * 4, "not valid protobuf"),
         (lambda: struct.pack(">II", 6, 2) + b"\x08\x47", "SCALABLE_TOPIC_UPDATE lacks its message"),
-        (empty_update, "neither segments nor an error"),
+        (empty_update, "neither content nor an error"),
     ],
     ids=["http", "garbage", "no body", "empty update"],
 )

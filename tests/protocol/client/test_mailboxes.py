@@ -1,10 +1,10 @@
-"""The cell that keeps the newest value only."""
+"""The mailbox that keeps the newest value only, and the one that keeps all in order."""
 
 import pytest
 import trio
 import trio.testing
 
-from protocol.client.latest import Latest
+from protocol.client.mailboxes import InOrder, Latest
 
 
 async def test_who_comes_late_finds_only_the_newest_value() -> None:
@@ -67,3 +67,17 @@ async def test_a_cancelled_listener_loses_nothing() -> None:
         await cell.take()
     assert scope.cancelled_caught
     assert await cell.take() == 1
+
+
+async def test_values_in_order_are_all_kept_and_taken_one_by_one_or_together() -> None:
+    box: InOrder[int] = InOrder()
+    for value in range(5):
+        box.put(value)
+    assert len(box) == 5
+    assert [await box.take(), await box.take()] == [0, 1]
+    assert await box.take_all() == [2, 3, 4]
+    box.put(5)
+    box.end()
+    assert await box.take_all() == [5]
+    with pytest.raises(trio.EndOfChannel):
+        await box.take_all()

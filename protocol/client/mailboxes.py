@@ -1,4 +1,4 @@
-"""A cell between one who tells and one who listens: who comes late finds only the newest value."""
+"""Where one who tells leaves values for one who listens: only the newest, or all in order."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import trio
 T = TypeVar("T")
 
 
-class Latest(Generic[T]):
-    """Holds at most one value, so a listener that is slow or gone costs no memory."""
+class Mailbox(Generic[T]):
+    """What both kinds share: waiting for a value, and an end that comes after the last one."""
 
+    # A list, because there may be a hundred thousand of these: an empty deque takes ten times the memory.
     __slots__ = ("_end", "_values", "_waiting")
 
     def __init__(self) -> None:
@@ -19,10 +20,14 @@ class Latest(Generic[T]):
         self._end: Exception | None = None
         self._waiting: trio.Event | None = None
 
+    def __len__(self) -> int:
+        """How many values nobody has taken yet."""
+        return len(self._values)
+
     def put(self, value: T) -> None:
-        """Replace what nobody has taken yet; without effect after the end."""
+        """Leave a value; without effect after the end."""
         if self._end is None:
-            self._values[:] = [value]
+            self._keep(value)
             self._wake()
 
     def end(self, reason: Exception | None = None) -> None:
@@ -35,6 +40,19 @@ class Latest(Generic[T]):
         self._values.clear()
 
     async def take(self) -> T:
+        await self._wait()
+        return self._values.pop(0)
+
+    async def take_all(self) -> list[T]:
+        """At least one value."""
+        await self._wait()
+        values, self._values = self._values, []
+        return values
+
+    def _keep(self, value: T) -> None:
+        raise NotImplementedError
+
+    async def _wait(self) -> None:
         await trio.lowlevel.checkpoint()
         while not self._values:
             if self._end is not None:
@@ -47,8 +65,25 @@ class Latest(Generic[T]):
                 await self._waiting.wait()
             finally:
                 self._waiting = None
-        return self._values.pop()
 
     def _wake(self) -> None:
         if self._waiting is not None:
             self._waiting.set()
+
+
+class Latest(Mailbox[T]):
+    """Holds at most one value, so a listener that is slow or gone costs no memory: who comes late finds the newest."""
+
+    __slots__ = ()
+
+    def _keep(self, value: T) -> None:
+        self._values[:] = [value]
+
+
+class InOrder(Mailbox[T]):
+    """Holds every value until it is taken; whoever tells looks at the length and sets the bound."""
+
+    __slots__ = ()
+
+    def _keep(self, value: T) -> None:
+        self._values.append(value)

@@ -1,0 +1,168 @@
+"""The namespace watches: which groups there are, and which of them a topic concerns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import trio
+
+from layout import records
+from layout.errors import LayoutError
+from metadata import keys
+from metadata.errors import RecordDamaged
+from metadata.lanes import Lane
+from metadata.records import StoredTopic
+from metadata.store import TopicStore
+from protocol.names import NamespaceName, TopicName
+from sessions.groups import Filters, Group, NamespaceWatch, Surroundings
+from sessions.outbox import Outbox
+from sessions.readback import Found, ReadBack
+
+log = logging.getLogger(__name__)
+
+_SLICE: Final = 256
+
+
+@dataclass(slots=True)
+class NamespaceCounters:
+    watches: int = 0
+    groups: int = 0
+    listings: int = 0  # of one bucket each
+    evaluations: int = 0  # of a group's filters on one topic
+    hash_matches: int = 0  # reconnects that needed no snapshot
+
+
+class Listing(Protocol):
+    """How a group learns what a bucket holds for it."""
+
+    async def members(self, bucket: int, group: Group) -> dict[str, str]: ...
+
+    def note_hash_match(self) -> None: ...
+
+
+class NamespaceWatches:
+    """Namespace and filters to group to sessions. A listener of the read-back."""
+
+    def __init__(
+        self,
+        *,
+        nursery: trio.Nursery,
+        readback: ReadBack,
+        store: TopicStore,
+        lane: Callable[[], Lane],
+        whole: Callable[[], bool],
+        window: float,
+        frame_limit: int,
+    ) -> None:
+        self.counters = NamespaceCounters()
+        self._store = store
+        self._lane = lane
+        self._around = Surroundings(nursery, readback, self, whole, window, frame_limit)
+        self._groups: dict[str, dict[Filters, Group]] = {}  # by the path of their namespace
+        readback.add(self)
+
+    # What the dialogue calls.
+
+    def open(
+        self,
+        outbox: Outbox,
+        registry: dict[int, NamespaceWatch],
+        watch_id: int,
+        namespace: NamespaceName,
+        filters: Mapping[str, str],
+        current_hash: str | None,
+    ) -> None:
+        """Watch a namespace under this id, in place of a watch with the same; the answer goes to the outbox."""
+        if watch_id in registry:
+            # A diff of the watch that is replaced may still be on its way, which the hash cannot know of.
+            current_hash = None
+        self.close(registry, watch_id)
+        wanted = frozenset(filters.items())
+        groups = self._groups.setdefault(keys.namespace_path(namespace), {})
+        group = groups.get(wanted)
+        if group is None:
+            group = groups[wanted] = Group(namespace, wanted, self._around)
+            self.counters.groups += 1
+        watch = registry[watch_id] = NamespaceWatch(outbox, registry, watch_id, current_hash, group)
+        self.counters.watches += 1
+        group.join(watch)
+
+    def close(self, registry: dict[int, NamespaceWatch], watch_id: int) -> None:
+        """End a watch without a word; unknown ids are fine."""
+        watch = registry.pop(watch_id, None)
+        if watch is not None:
+            self._detach(watch)
+            watch.outbox.drop(watch.key)
+
+    def drop_all(self, registry: dict[int, NamespaceWatch]) -> None:
+        """The connection is gone."""
+        for watch in registry.values():
+            self._detach(watch)
+        registry.clear()
+
+    # What the read-back calls.
+
+    def wants(self, bucket: int, path: str) -> bool:
+        return path.rpartition("/")[0] in self._groups
+
+    def apply(self, bucket: int, path: str, found: Found) -> None:
+        namespace, _, _ = path.rpartition("/")
+        name = keys.topic_at(path).local
+        for group in list(self._groups[namespace].values()):
+            match found:
+                case None:
+                    group.update(bucket, path, name, None)
+                case StoredTopic():
+                    group.update(bucket, path, name, found.version.incarnation if self._belongs(group, found) else None)
+                case RecordDamaged():
+                    log.error("the record of %s cannot be filtered: %s", name, found)
+
+    def gap(self, buckets: Collection[int]) -> None:
+        for groups in self._groups.values():
+            for group in groups.values():
+                group.list_again(buckets)
+
+    # What a group calls.
+
+    async def members(self, bucket: int, group: Group) -> dict[str, str]:
+        namespace = group.namespace
+        self.counters.listings += 1
+        names = await self._store.list_bucket(self._lane(), bucket, namespace)
+        if not group.filters:
+            return names
+        topics = [TopicName.scalable(namespace.tenant, namespace.namespace, name) for name in names]
+        members: dict[str, str] = {}
+        for start in range(0, len(topics), _SLICE):
+            for found in await self._store.read(self._lane(), topics[start : start + _SLICE]):
+                if isinstance(found, StoredTopic) and self._belongs(group, found):
+                    members[found.name.local] = found.version.incarnation
+        return members
+
+    def note_hash_match(self) -> None:
+        self.counters.hash_matches += 1
+
+    def _belongs(self, group: Group, found: StoredTopic) -> bool:
+        if not group.filters:
+            return True
+        self.counters.evaluations += 1
+        try:
+            return group.matches(records.decode_properties(found.value))
+        except LayoutError as error:
+            log.error("the record of %s cannot be filtered: %s", found.name, error)
+            return False
+
+    def _detach(self, watch: NamespaceWatch) -> None:
+        group = watch.group
+        group.leave(watch)
+        self.counters.watches -= 1
+        if group.closed:
+            namespace = keys.namespace_path(group.namespace)
+            groups = self._groups[namespace]
+            if groups.get(group.filters) is group:
+                del groups[group.filters]
+                self.counters.groups -= 1
+            if not groups:
+                del self._groups[namespace]
