@@ -29,11 +29,16 @@ def log_read(bucket: int, position: Position | None) -> tuple[int, tuple[bytes |
 def entries_after(position: Position | None, entries: list[Reply]) -> list[Reply] | None:
     """The entries behind the position; None where the log does not continue from it."""
     if position is None:
-        # The log was empty: all of it is new, unless so much came that the beginning may be trimmed already.
-        return entries if len(entries) < READ_COUNT else None
+        # The log was empty, so all of it is new; `is_whole_log` says whether that is all there was.
+        return entries
     if not entries or position_of(entries[0]) != position:
         return None
     return entries[1:]
+
+
+def is_whole_log(entries: Reply, info: Reply) -> bool:
+    """Whether these are all the entries that were ever added, by what XINFO STREAM says of the log."""
+    return isinstance(entries, list) and isinstance(info, dict) and info.get(b"entries-added") == len(entries)
 
 
 def position_of(entry: Reply) -> Position:

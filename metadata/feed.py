@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from metadata import keys
-from metadata.change_log import READ_COUNT, Position, entries_after, log_read, position_of, topic_of
+from metadata.change_log import READ_COUNT, Position, entries_after, is_whole_log, log_read, position_of, topic_of
 from metadata.errors import StoreError
 from metadata.lanes import Lane
 from metadata.link import Link, LinkLost, Reply
@@ -324,14 +324,20 @@ class _Follower:
         """Take in what the marked logs say. Marks are cleared first: a bell during the read counts for the next."""
         marked = sorted(self._dirty)
         self._dirty.clear()
+        new = [bucket for bucket in marked if self.feed._buckets[bucket].position is None]
         requests = [log_read(b, self.feed._buckets[b].position) for b in marked]
-        replies = await self.feed.lane.gather(requests, refusals=True)
+        # Behind the reads: of a log that was empty, only its own count tells whether its beginning is trimmed already.
+        counts = [(keys.BUCKET_SLOTS[b], ("XINFO", "STREAM", keys.changes_key(b))) for b in new]
+        replies = await self.feed.lane.gather([*requests, *counts], refusals=True)
+        added = dict(zip(new, replies[len(marked) :], strict=True))
         doubtful = []
-        for bucket, entries in zip(marked, replies, strict=True):
+        for bucket, entries in zip(marked, replies, strict=False):
             state = self.feed._buckets[bucket]
             if state.follower is not self:
                 continue
             fresh = None if isinstance(entries, StoreError) else entries_after(state.position, entries)
+            if bucket in added and not is_whole_log(entries, added[bucket]):
+                fresh = None
             if fresh is None:
                 doubtful.append(bucket)
                 continue

@@ -5,11 +5,10 @@ Whatever happened, `settle` ends the trouble and insists that everybody then hol
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -28,6 +27,7 @@ from protocol.wire import pulsar_api_pb2 as api
 from tests.faults.writers import a_split
 from tests.properties.mirrors import Mirror
 from tests.properties.peers import Peer, join
+from tests.properties.tracebacks import complaining_about_tracebacks
 from tests.properties.truth import Filters, Stored, Truth, matches, read_truth, selected
 from tests.support.nodes import View, running_node, transitions_of
 from tests.support.processes import ValkeyProcess
@@ -94,6 +94,7 @@ class World:
         # Per topic what it was since the last quiet point, first what it was then; None where nobody can know.
         self._past: dict[str, list[Stored | None] | None] = {}
         self._unrecorded: set[str] = set()
+        self._written_before: set[str] = set()
         self._rolled_back = False
 
     # Writes. Through the node itself, which has its troubles with the store, or through another one that has not.
@@ -305,9 +306,11 @@ class World:
         await self._check_silence(truth)
         # Still, or again: nothing may have moved since.
         assert await self._in_step() == [truth]
-        self._check_history(truth)
+        self._check_nothing_else_told()
         self.check()
         self._truth = truth
+        # After a roll-back anything may be told late.
+        self._written_before = {*self._past, *(truth if self._rolled_back else ())}
         self._past = {}
         self._rolled_back = False
         for _, mirror in self.mirrors():
@@ -345,6 +348,7 @@ class World:
             assert peer.mirrors.get(mirror.watch_id) is mirror
             assert mirror.topics == expected, f"{mirror}: {_difference(mirror.topics, expected)}"
             assert mirror.hash == topic_set_hash(expected)
+        self._check_told(truth)
         for view in [view for peer in self.peers for view in peer.views.values()]:
             _check_view(view, truth)
         return [truth]
@@ -368,22 +372,28 @@ class World:
         await self._prober.round_trip()
         self.tally.silences += len(groups)
 
-    def _check_history(self, truth: Truth) -> None:
-        """Diffs named what changed for their watch, a topic that was made anew too, and nothing else."""
+    def _check_told(self, truth: Truth) -> None:
+        """Everybody knows what changed since the last quiet point, also that a topic was made anew."""
         for _, mirror in self.mirrors():
-            if mirror.named is None:
-                continue
-            prefix = f"topic://{mirror.namespace}/"
-            for name in self._truth.keys() | truth.keys() | self._past.keys():
-                if not name.startswith(prefix):
+            if mirror.named is not None:
+                for name in _names(mirror, self._truth, truth):
+                    before, now = _seen(mirror, self._truth.get(name)), _seen(mirror, truth.get(name))
+                    assert before == now or name in mirror.named, f"{mirror} was not told that {name} is another one"
+
+    def _check_nothing_else_told(self) -> None:
+        """No diff named a topic that was the same all the time.
+
+        Left out are topics that were written before the last quiet point as well: that one was made anew just before
+        it may be told just after it, since its name shows no difference to wait for.
+        """
+        if self._rolled_back:
+            return
+        for _, mirror in self.mirrors():
+            for name in mirror.named or ():
+                past = self._past.get(name, [self._truth.get(name)])
+                if past is None or name in self._unrecorded or name in self._written_before:
                     continue
-                before, now = _seen(mirror, self._truth.get(name)), _seen(mirror, truth.get(name))
-                assert before == now or name in mirror.named, f"{mirror} was not told that {name} is another one"
-                if self._rolled_back or name in self._unrecorded:
-                    continue
-                past = self._past.get(name, [])
-                if past is not None and all(_seen(mirror, state) == before for state in past):
-                    assert name not in mirror.named, f"{mirror} was told about {name}, which did not change"
+                assert len({_seen(mirror, state) for state in past}) > 1, f"{mirror} was told about {name} for nothing"
 
     async def end(self) -> None:
         """All peers leave, and nothing of them may stay."""
@@ -400,6 +410,10 @@ class World:
             return True
 
         await eventually(nothing_left)
+
+
+def _names(mirror: Mirror, *truths: Truth) -> set[str]:
+    return {name for truth in truths for name in truth if name.startswith(f"topic://{mirror.namespace}/")}
 
 
 def _seen(mirror: Mirror, state: Stored | None) -> str | None:
@@ -439,35 +453,6 @@ async def open_world(tally: Tally) -> AsyncIterator[World]:
         ):
             tally.worlds += 1
             world = World(server, proxy, node, other, nursery, tally)
-            with _complaining_about_tracebacks(world.complaints):
+            with complaining_about_tracebacks(world.complaints):
                 yield world
             nursery.cancel_scope.cancel()
-
-
-class _Tracebacks(logging.Handler):
-    def __init__(self, complaints: list[str]) -> None:
-        super().__init__(logging.WARNING)
-        self._complaints = complaints
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
-            self._complaints.append(logging.Formatter().format(record))
-
-
-@contextmanager
-def _complaining_about_tracebacks(complaints: list[str]) -> Iterator[None]:
-    """Trouble with the store is expected and logged; an exception that nobody expected is logged with its traceback.
-
-    Nothing is passed on: thousands of worlds would fill the log that pytest keeps in memory.
-    """
-    handler = _Tracebacks(complaints)
-    loggers = [logging.getLogger(name) for name in ("gateway", "sessions", "controller", "metadata")]
-    for logger in loggers:
-        logger.addHandler(handler)
-        logger.propagate = False
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeHandler(handler)
-            logger.propagate = True
