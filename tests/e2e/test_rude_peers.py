@@ -125,20 +125,24 @@ async def test_peer_that_stops_reading_costs_little_while_its_topic_changes_and_
 ) -> None:
     server = strict_server
     server.create(topic, MANY_SEGMENTS)
-    stalls, cut = server.metric("vela_stalls_total"), closes(server, "stalled")
+    cut = times_cut(server)
     async with greeted(server, receive_buffer=4096) as client, keeping_up(server, topic) as view:
         await client.send(watch(1, full(topic)))
         epoch = until_blocked(server, topic)
         record = server.request("GET", f"{SCALABLE}/{topic}").content
         # The one that is half sent and the newest one, whatever came between.
         assert server.metric("vela_outbox_bytes") < 2 * len(record)
-        await eventually(lambda: server.metric("vela_stalls_total") == stalls + 1, within=10)
-        assert closes(server, "stalled") == cut + 1
+        await eventually(lambda: times_cut(server) == cut + 1, within=20)
         await eventually(lambda: view.epoch == epoch)
         assert server.metric("vela_outbox_bytes") == 0
         server.split(topic, epoch)
         await eventually(lambda: view.epoch == epoch + 1)
     await assert_serving(server)
+
+
+def times_cut(server: VelaServer) -> float:
+    """A peer that takes nothing answers no PING either: on a busy machine the keep-alive may come first."""
+    return closes(server, "stalled") + closes(server, "dead")
 
 
 class View:
