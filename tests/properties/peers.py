@@ -112,8 +112,9 @@ class Peer:
                 self._complaints.append(f"{type(error).__name__}: {error}")
             except OSError:
                 pass
-            self.hung_up = True
-            self._complaints.append("a connection was cut")
+            if not self._scope.cancel_called:
+                self.hung_up = True
+                self._complaints.append("a connection was cut")
 
     def _forget(self, watch_id: int) -> None:
         self.mirrors.pop(watch_id, None)

@@ -330,7 +330,12 @@ class World:
         await eventually(lambda: not self._writing, within=CONVERGENCE_LIMIT)
 
     async def _read_truth(self) -> Truth:
-        return await trio.to_thread.run_sync(read_truth, self.server, NAMESPACES)
+        async def read() -> list[Truth]:
+            return [await trio.to_thread.run_sync(read_truth, self.server, NAMESPACES)]
+
+        # While somebody writes, an index and the records read after it may disagree.
+        [truth] = await eventually(read)
+        return truth
 
     async def _in_step_soon(self) -> list[Truth]:
         # Reading everything at every poll would keep the store and the loop busy with nothing else.
