@@ -45,6 +45,11 @@ def position_of(entry: Reply) -> Position:
     return Position(entry[0], _field(entry, b"op"))
 
 
+def end_of(info: Reply) -> Position:
+    """Where a log stands that holds nothing any more. No entry is there to go on from, so the next one is a gap."""
+    return Position(info[b"last-generated-id"], b"")
+
+
 def topic_of(entry: Reply) -> str:
     return _field(entry, b"topic").decode()
 

@@ -16,7 +16,16 @@ from typing import Any, Final, Protocol
 import trio
 
 from metadata import keys
-from metadata.change_log import READ_COUNT, Position, entries_after, is_whole_log, log_read, position_of, topic_of
+from metadata.change_log import (
+    READ_COUNT,
+    Position,
+    end_of,
+    entries_after,
+    is_whole_log,
+    log_read,
+    position_of,
+    topic_of,
+)
 from metadata.errors import StoreError
 from metadata.lanes import Lane
 from metadata.link import Link, LinkLost, Reply
@@ -26,7 +35,8 @@ from metadata.urls import Endpoint
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE: Final = 0.02
-_LONGEST_PAUSE: Final = 1.0
+# Part of what a watcher waits after an outage, so well within the second that is promised for it.
+_LONGEST_PAUSE: Final = 0.25
 # K: channels named by key; t: stream commands, of which XADD is ours.
 _FLAGS: Final = "Kt"
 
@@ -52,12 +62,11 @@ class FeedCounters:
 
 
 class _Bucket:
-    __slots__ = ("follower", "foreign", "position")
+    __slots__ = ("follower", "position")
 
     def __init__(self) -> None:
         self.follower: _Follower | None = None  # whose subscription stands, the position being known
-        self.foreign = False  # the mark of our store is gone from it
-        self.position: Position | None = None  # None: the log was empty
+        self.position: Position | None = None  # None: there was no log
 
 
 class ChangeFeed:
@@ -71,26 +80,27 @@ class ChangeFeed:
         self._pattern = f"__keyspace@{store.url.db}__:{keys.CHANGES_PREFIX}*"
         self._channel_prefix = len(self._pattern) - len(keys.CHANGES_PREFIX) - 1
         self._buckets = [_Bucket() for _ in range(keys.BUCKETS)]
+        self._away = set(range(keys.BUCKETS))  # without a follower
+        self._foreign: set[int] = set()  # the mark of our store is gone from them
         self._followers: dict[Endpoint, _Follower] = {}
         self._adopted = trio.Event()
 
     @property
     def whole(self) -> bool:
         """Every bucket is followed and is ours: what watchers were told is current."""
-        return all(bucket.follower and not bucket.foreign for bucket in self._buckets)
+        return not self._away and not self._foreign
 
     @property
     def foreign_buckets(self) -> int:
-        return sum(bucket.foreign for bucket in self._buckets)
+        return len(self._foreign)
 
     @property
     def away_buckets(self) -> int:
-        return sum(bucket.follower is None for bucket in self._buckets)
+        return len(self._away)
 
     def trusted(self, bucket: int) -> bool:
         """Whether a read of this bucket tells the truth about what exists, and changes to it would be heard."""
-        state = self._buckets[bucket]
-        return state.follower is not None and not state.foreign
+        return bucket not in self._away and bucket not in self._foreign
 
     async def wait_whole(self) -> None:
         """Return when every bucket is followed and ours."""
@@ -293,6 +303,7 @@ class _Follower:
             state = self.feed._buckets[bucket]
             state.position = position
             state.follower = self
+            self.feed._away.discard(bucket)
             self._note_foreign(bucket, foreign)
         self._declare_gap([bucket for bucket, _ in adopted], cause)
 
@@ -301,6 +312,7 @@ class _Follower:
             # Whoever owns it now may have taken it up already.
             if self.feed._buckets[bucket].follower is self:
                 self.feed._buckets[bucket].follower = None
+                self.feed._away.add(bucket)
 
     async def _follow(self, link: Link) -> None:
         generation = -1
@@ -364,7 +376,7 @@ class _Follower:
             state = self.feed._buckets[bucket]
             if state.follower is not self:
                 continue
-            if state.foreign and not foreign:
+            if bucket in self.feed._foreign and not foreign:
                 back.append(bucket)
                 continue
             self._note_foreign(bucket, foreign)
@@ -404,21 +416,37 @@ class _Follower:
             refusals=True,
         )
         mine = self.feed._store.identity.mark
+        emptied = await self._emptied([b for b, tail in zip(buckets, replies[::2], strict=True) if tail == []])
         found: list[tuple[Position | None, bool]] = []
-        for tail, mark in zip(replies[::2], replies[1::2], strict=True):
+        for bucket, tail, mark in zip(buckets, replies[::2], replies[1::2], strict=True):
             # A key of another kind in the place of a log is none of ours: the bucket is not to be trusted.
             damaged = isinstance(tail, StoreError)
-            found.append((position_of(tail[0]) if tail and not damaged else None, damaged or mark != mine))
+            position = position_of(tail[0]) if tail and not damaged else emptied.get(bucket)
+            found.append((position, damaged or mark != mine))
         return found
 
+    async def _emptied(self, buckets: Sequence[int]) -> dict[int, Position]:
+        """Where logs stand that are there and hold nothing, because somebody has trimmed them."""
+        if not buckets:
+            return {}
+        slots = keys.BUCKET_SLOTS
+        exist = await self.feed.lane.gather([(slots[b], ("EXISTS", keys.changes_key(b))) for b in buckets])
+        there = [bucket for bucket, exists in zip(buckets, exist, strict=True) if exists]
+        infos = await self.feed.lane.gather(
+            [(slots[b], ("XINFO", "STREAM", keys.changes_key(b))) for b in there], refusals=True
+        )
+        return {b: end_of(info) for b, info in zip(there, infos, strict=True) if not isinstance(info, StoreError)}
+
     def _note_foreign(self, bucket: int, foreign: bool) -> None:
-        state = self.feed._buckets[bucket]
-        if foreign and not state.foreign and not self.feed.foreign_buckets:
+        if not foreign:
+            self.feed._foreign.discard(bucket)
+            return
+        if not self.feed._foreign:
             log.error(
                 "the store has lost its identity (flushed, or another data set): watches hold what they were told; "
                 "restore the data, or restart Vela to accept the store as it is"
             )
-        state.foreign = foreign
+        self.feed._foreign.add(bucket)
 
     def _declare_gap(self, buckets: Collection[int], cause: str) -> None:
         self.feed.counters.gaps[cause] += 1

@@ -6,6 +6,7 @@ server and on a cluster alike.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from urllib.parse import quote, unquote
 from zlib import crc32
 
@@ -35,6 +36,7 @@ def path_of(topic: TopicName) -> str:
     return f"{_encode(topic.tenant)}/{_encode(topic.namespace)}/{_encode(topic.local)}"
 
 
+@lru_cache(maxsize=1_024)
 def namespace_path(namespace: NamespaceName) -> str:
     """What the paths of a namespace's topics begin with, without the slash."""
     return f"{_encode(namespace.tenant)}/{_encode(namespace.namespace)}"

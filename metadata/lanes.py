@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 Request = tuple[int, Command]  # hash slot, command
 
 _FIRST_PAUSE = 0.01
-_LONGEST_PAUSE = 0.5
+_LONGEST_PAUSE = 0.25
 # The server is there but cannot serve this now; asking again later is right.
 _TRY_LATER = ("TRYAGAIN", "CLUSTERDOWN", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "BUSY", "MISCONF")
 _DENIED = ("NOAUTH", "WRONGPASS", "NOPERM")

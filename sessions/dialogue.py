@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -237,7 +238,7 @@ class Dialogue(Generic[W, N]):
             registry = self._namespaces = {}
         current_hash = request.current_hash if request.HasField("current_hash") else None
         try:
-            namespace = NamespaceName.parse(request.namespace)
+            namespace = _namespace(request.namespace)
             if len(request.property_filters) > self._terms.max_filters:
                 raise TooManyFilters(
                     f"A watch has at most {self._terms.max_filters} filters, not {len(request.property_filters)}."
@@ -291,6 +292,10 @@ _HANDLERS: Mapping[int, Callable[[Dialogue[Any, Any], BaseCommand], None]] = {
     BaseCommand.WATCH_SCALABLE_TOPICS: Dialogue._open_namespace_watch,
     BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE: Dialogue._close_namespace_watch,
 }
+
+
+# Thousands that come back at once name few namespaces; names that are refused are not kept.
+_namespace = lru_cache(maxsize=1_024)(NamespaceName.parse)
 
 
 def _watchable(text: str) -> TopicName:

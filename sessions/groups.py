@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -27,8 +28,14 @@ log = logging.getLogger(__name__)
 Filters = frozenset[tuple[str, str]]
 
 _SENDS_PER_TURN: Final = 128
+# Frames that are kept until the next step, for further sessions with the same id.
+_KEPT_FRAMES: Final = 256
+_SHORT: Final = 4_096
+# Buckets in one listing: enough to share the cost of asking, few enough that a large namespace comes in pieces.
+_LISTED_AT_ONCE: Final = 16
 _FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 2.0
+# Part of what a watcher waits after an outage, so well within the second that is promised for it.
+_LONGEST_PAUSE: Final = 0.25
 # Queued work of namespace watches stands beside that of DAG watches, whose ids are their own 64-bit numbers.
 _KEY_OFFSET: Final = 1 << 64
 
@@ -105,7 +112,7 @@ class Group:
         self._timer = False
         self._fanning_out = False
         self._told_somebody = False
-        self._heads: dict[tuple[int, int], bytes] = {}  # by the identity of a tail, which lives as long, and id length
+        self._frames: dict[tuple[int | None, bytes], tuple[bytes, ...]] = {}  # by the step they lead from and the id
         self.list_again(range(keys.BUCKETS))
 
     @property
@@ -156,46 +163,60 @@ class Group:
 
     def list_again(self, buckets: Collection[int]) -> None:
         """Anything may have changed in these buckets."""
+        readback = self._around.readback
+        together: dict[Hashable, list[int]] = {}  # by server, so that none waits for another one
         for bucket in buckets:
             if bucket in self._listing:
                 self._again.add(bucket)
-                continue
-            self._unlisted.add(bucket)
-            if self._around.readback.trusted(bucket):
+            elif readback.trusted(bucket):
                 self._unlisted.discard(bucket)
                 self._listing[bucket] = set()
-                self._around.nursery.start_soon(self._list, bucket)
+                together.setdefault(readback.route(bucket), []).append(bucket)
+            else:
+                self._unlisted.add(bucket)
+        for begun in together.values():
+            self._around.nursery.start_soon(self._list, begun)
 
-    async def _list(self, bucket: int) -> None:
-        readback, pause = self._around.readback, _FIRST_PAUSE
-        while not self.closed:
-            self._again.discard(bucket)
-            doubtful = self._listing[bucket]
+    async def _list(self, buckets: Iterable[int]) -> None:
+        todo = deque(buckets)
+        pause = _FIRST_PAUSE
+        while todo:
+            some = [todo.popleft() for _ in range(min(_LISTED_AT_ONCE, len(todo)))]
+            self._again.difference_update(some)
+            listed: Mapping[int, Mapping[str, str]] = {}
             try:
-                members = await self._around.listing.members(bucket, self)
+                if not self.closed:
+                    listed = await self._around.listing.members(some, self)
             except Exception as error:
                 if not isinstance(error, StoreError):
                     log.exception("listing %s failed", self.namespace)
-                if not readback.trusted(bucket):
-                    break
+            todo += self._take_listed(some, listed)
+            if len(listed) == len(some):
+                pause = _FIRST_PAUSE
+            elif todo:
                 await trio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, _LONGEST_PAUSE)
-                continue
-            if not readback.trusted(bucket):
-                break
-            if bucket in self._again:
-                continue
-            self.topics.replace(bucket, members)
-            del self._listing[bucket]
-            self._listed_at[bucket] = readback.moment()
-            for path in doubtful | readback.under_way(bucket):
-                readback.changed(bucket, path)
-            self._schedule()
-            self._admit_waiting()
-            return
-        # Not to be listed now; the gap that ends the distrust begins it again.
-        self._listing.pop(bucket, None)
-        self._unlisted.add(bucket)
+
+    def _take_listed(self, buckets: Sequence[int], listed: Mapping[int, Mapping[str, str]]) -> list[int]:
+        """Take in what was listed; the buckets that have to be listed once more."""
+        readback = self._around.readback
+        once_more = []
+        for bucket in buckets:
+            if self.closed or not readback.trusted(bucket):
+                # Not to be listed now; the gap that ends the distrust begins it again.
+                del self._listing[bucket]
+                self._unlisted.add(bucket)
+            elif bucket in self._again or bucket not in listed:
+                once_more.append(bucket)
+            else:
+                self.topics.replace(bucket, listed[bucket])
+                doubtful = self._listing.pop(bucket)
+                self._listed_at[bucket] = readback.moment()
+                for path in doubtful | readback.under_way(bucket):
+                    readback.changed(bucket, path)
+        self._schedule()
+        self._admit_waiting()
+        return once_more
 
     def _admit_waiting(self) -> None:
         if self._waiting and self.complete:
@@ -229,7 +250,7 @@ class Group:
             return
         self.topics.flush(remember=self._told_somebody)
         self._flushed_at = trio.current_time()
-        self._heads.clear()
+        self._frames.clear()
         if not self._fanning_out:
             self._fanning_out = True
             self._around.nursery.start_soon(self._fan_out)
@@ -253,14 +274,19 @@ class Group:
         """The frames that bring a session up to date, which it then counts as being."""
         if watch.closed:
             return ()
-        tails = self.topics.snapshot() if watch.step is None else self.topics.since(watch.step)
+        key = (watch.step, watch.field)
+        frames = self._frames.get(key)
+        if frames is None:
+            frames = self._compose(*key)
+            if len(self._frames) < _KEPT_FRAMES:
+                self._frames[key] = frames
         watch.step = self.topics.step
+        return frames
+
+    def _compose(self, step: int | None, field: bytes) -> tuple[bytes, ...]:
+        tails = self.topics.snapshot() if step is None else self.topics.since(step)
         parts: list[bytes] = []
         for tail in tails:
-            key = (id(tail), len(watch.field))
-            head = self._heads.get(key)
-            if head is None:
-                head = frame_head(api.BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE, len(watch.field), tail)
-                self._heads[key] = head
-            parts += (head + watch.field, tail)
-        return tuple(parts)
+            parts += (frame_head(api.BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE, len(field), tail) + field, tail)
+        # One buffer is cheaper to send than two, and many sessions have the same id; a long tail is not worth copying.
+        return (b"".join(parts),) if sum(map(len, tails)) <= _SHORT else tuple(parts)

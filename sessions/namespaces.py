@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
+from urllib.parse import unquote
 
 import trio
 
 from layout import records
 from layout.errors import LayoutError
 from metadata import keys
-from metadata.errors import RecordDamaged
+from metadata.errors import RecordDamaged, StoreLost
 from metadata.lanes import Lane
 from metadata.records import StoredTopic
 from metadata.store import TopicStore
@@ -24,6 +25,8 @@ from sessions.readback import Found, ReadBack
 log = logging.getLogger(__name__)
 
 _SLICE: Final = 256
+# Listings share a connection with the reads that follow changes, which must not queue behind all of a large namespace.
+_LISTINGS_AT_ONCE: Final = 4
 
 
 @dataclass(slots=True)
@@ -36,9 +39,10 @@ class NamespaceCounters:
 
 
 class Listing(Protocol):
-    """How a group learns what a bucket holds for it."""
+    """How a group learns what buckets hold for it."""
 
-    async def members(self, bucket: int, group: Group) -> dict[str, str]: ...
+    async def members(self, buckets: Sequence[int], group: Group) -> Mapping[int, Mapping[str, str]]:
+        """Names and incarnations by bucket, without the buckets that cannot be trusted to tell."""
 
     def note_hash_match(self) -> None: ...
 
@@ -61,6 +65,7 @@ class NamespaceWatches:
         self._store = store
         self._lane = lane
         self._around = Surroundings(nursery, readback, self, whole, window, frame_limit)
+        self._listing_slots = trio.CapacityLimiter(_LISTINGS_AT_ONCE)
         self._groups: dict[str, dict[Filters, Group]] = {}  # by the path of their namespace
         readback.add(self)
 
@@ -109,8 +114,8 @@ class NamespaceWatches:
         return path.rpartition("/")[0] in self._groups
 
     def apply(self, bucket: int, path: str, found: Found) -> None:
-        namespace, _, _ = path.rpartition("/")
-        name = keys.topic_at(path).local
+        namespace, _, last = path.rpartition("/")
+        name = unquote(last)
         for group in list(self._groups[namespace].values()):
             match found:
                 case None:
@@ -127,19 +132,28 @@ class NamespaceWatches:
 
     # What a group calls.
 
-    async def members(self, bucket: int, group: Group) -> dict[str, str]:
+    async def members(self, buckets: Sequence[int], group: Group) -> dict[int, dict[str, str]]:
         namespace = group.namespace
-        self.counters.listings += 1
-        names = await self._store.list_bucket(self._lane(), bucket, namespace)
-        if not group.filters:
-            return names
-        topics = [TopicName.scalable(namespace.tenant, namespace.namespace, name) for name in names]
-        members: dict[str, str] = {}
-        for start in range(0, len(topics), _SLICE):
-            for found in await self._store.read(self._lane(), topics[start : start + _SLICE]):
-                if isinstance(found, StoredTopic) and self._belongs(group, found):
-                    members[found.name.local] = found.version.incarnation
-        return members
+        self.counters.listings += len(buckets)
+        async with self._listing_slots:
+            indexed = await self._store.list_buckets(self._lane(), buckets, namespace)
+            if not group.filters:
+                return indexed
+            topics = [
+                (bucket, TopicName.scalable(namespace.tenant, namespace.namespace, name))
+                for bucket, names in indexed.items()
+                for name in names
+            ]
+            members: dict[int, dict[str, str]] = {bucket: {} for bucket in indexed}
+            for start in range(0, len(topics), _SLICE):
+                part = topics[start : start + _SLICE]
+                records = await self._store.read(self._lane(), [topic for _, topic in part])
+                for (bucket, topic), found in zip(part, records, strict=True):
+                    if isinstance(found, StoreLost):
+                        members.pop(bucket, None)
+                    elif bucket in members and isinstance(found, StoredTopic) and self._belongs(group, found):
+                        members[bucket][topic.local] = found.version.incarnation
+            return members
 
     def note_hash_match(self) -> None:
         self.counters.hash_matches += 1

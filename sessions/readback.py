@@ -1,35 +1,38 @@
 """Reads records that changed or might have: one read of a topic at a time, in batches, shared by all who want it.
 
-The truth about a topic is its last completed read. A change during a read marks the topic again; what was read while
-the store could not be trusted does not count.
+What changes on a server while a read of it is under way makes the next batch. The truth about a topic is its last
+completed read. A change during a read marks the topic again; what was read while the store could not be trusted does
+not count.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import trio
 
 from metadata import keys
-from metadata.errors import RecordDamaged, StoreError
+from metadata.errors import RecordDamaged, StoreError, StoreLost
 from metadata.records import StoredTopic
 from protocol.names import TopicName
 
 log = logging.getLogger(__name__)
 
 Found = StoredTopic | RecordDamaged | None
-Reader = Callable[[Sequence[TopicName]], Awaitable[list[Found]]]
+# Gives StoreLost for topics whose bucket says nothing about them now.
+Reader = Callable[[Sequence[TopicName]], Awaitable[Sequence[Found | StoreLost]]]
 
 # Records in one read: long enough to pipeline well, short enough that the first are served soon.
 _BATCH: Final = 256
 # Results handed on between two yields; each may send to as many watches as one turn of a fan-out.
 _APPLIED_PER_TURN: Final = 8
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 2.0
+# Part of what a watcher waits after an outage, so well within the second that is promised for it. It is not what
+# protects the store: the connections to it have their own patience.
+_PAUSE: Final = 0.2
 
 
 class Listener(Protocol):
@@ -59,15 +62,25 @@ class ReadBackCounters:
 class ReadBack:
     """Stands between the change feed, whose listener it is, and those who watch."""
 
-    def __init__(self, *, nursery: trio.Nursery, read: Reader, trusted: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        *,
+        nursery: trio.Nursery,
+        read: Reader,
+        trusted: Callable[[int], bool],
+        route: Callable[[int], Hashable] = lambda bucket: None,
+    ) -> None:
+        """`route` names the server of a bucket: buckets on one are read together, and none waits for another server."""
         self.counters = ReadBackCounters()
         self.trusted = trusted
         self._nursery = nursery
         self._read = read
+        self.route = route
         self._listeners: list[Listener] = []
         self._marked: list[dict[str, None]] = [{} for _ in range(keys.BUCKETS)]
         self._reading: list[set[str]] = [set() for _ in range(keys.BUCKETS)]
-        self._running: set[int] = set()  # buckets with a reading task
+        self._queues: dict[Hashable, dict[int, None]] = {}  # by route, of those with a reader: buckets with marks
+        self._in_hand: set[int] = set()  # buckets of which a reader holds topics
         self._moment = 0
         self._began = [0] * keys.BUCKETS
 
@@ -83,15 +96,15 @@ class ReadBack:
     def gap(self, buckets: Collection[int]) -> None:
         for listener in self._listeners:
             listener.gap(buckets)
+        for bucket in buckets:
+            self._queue(bucket)
 
     # What listeners call.
 
     def mark(self, bucket: int, path: str) -> None:
         """Read this topic, again if a read of it is under way."""
         self._marked[bucket][path] = None
-        if bucket not in self._running and self.trusted(bucket):
-            self._running.add(bucket)
-            self._nursery.start_soon(self._read_bucket, bucket)
+        self._queue(bucket)
 
     def unmark(self, bucket: int, path: str) -> None:
         """A listener has lost interest: without this, marks would pile up while the store is away."""
@@ -120,54 +133,101 @@ class ReadBack:
     def _wanted(self, bucket: int, path: str) -> bool:
         return any(listener.wants(bucket, path) for listener in self._listeners)
 
-    async def _read_bucket(self, bucket: int) -> None:
-        """Read what is marked in a bucket until nothing is, or until reads cannot be trusted."""
-        marked, reading = self._marked[bucket], self._reading[bucket]
-        pause = _FIRST_PAUSE
+    def _queue(self, bucket: int) -> None:
+        """See that the marks of a bucket are read, unless they cannot be trusted: then the gap that ends it calls."""
+        if not self._marked[bucket] or bucket in self._in_hand or not self.trusted(bucket):
+            return
+        route = self.route(bucket)
+        queue = self._queues.get(route)
+        if queue is None:
+            queue = self._queues[route] = {}
+            self._nursery.start_soon(self._read_queued, route)
+        queue[bucket] = None
+
+    async def _read_queued(self, route: Hashable) -> None:
+        """Read what is marked on one server until nothing is."""
+        queue = self._queues[route]
         try:
-            while marked and self.trusted(bucket):
-                batch = []
-                for path in list(marked)[:_BATCH]:
-                    del marked[path]
-                    if self._wanted(bucket, path):
-                        batch.append(path)
-                if not batch:
-                    continue
-                reading.update(batch)
-                self._began[bucket] = self.moment()
-                try:
-                    found = await self._read([keys.topic_at(path) for path in batch])
-                except Exception as error:
-                    # Whatever it is, it delays these topics and nothing else.
-                    if not isinstance(error, StoreError):
-                        log.exception("reading back %d topics failed", len(batch))
-                    self.counters.failed += 1
-                    self._put_back(bucket, batch)
-                    await trio.sleep(pause * random.uniform(0.5, 1.0))
-                    pause = min(2 * pause, _LONGEST_PAUSE)
-                    continue
-                pause = _FIRST_PAUSE
-                self.counters.count_batch(len(batch))
-                for index, (path, record) in enumerate(zip(batch, found, strict=True)):
-                    if not self.trusted(bucket):
-                        # A gap came meanwhile: what was read may be of before it.
-                        self._put_back(bucket, batch[index:])
-                        return
-                    reading.discard(path)
-                    self._hand_on(bucket, path, record)
-                    if index % _APPLIED_PER_TURN == _APPLIED_PER_TURN - 1:
-                        await trio.lowlevel.checkpoint()
+            while batch := self._next_batch(queue):
+                await self._read_batch(batch)
         finally:
-            reading.clear()
-            self._running.discard(bucket)
+            del self._queues[route]
 
-    def _put_back(self, bucket: int, paths: Sequence[str]) -> None:
-        self._reading[bucket].difference_update(paths)
-        for path in paths:
-            if self._wanted(bucket, path):
-                self._marked[bucket][path] = None
+    def _next_batch(self, queue: dict[int, None]) -> list[tuple[int, str]]:
+        """Take marked topics off the queue, in hand until `_read_batch` lets go of them."""
+        batch: list[tuple[int, str]] = []
+        while queue and len(batch) < _BATCH:
+            bucket = next(iter(queue))
+            del queue[bucket]
+            if not self.trusted(bucket):
+                continue
+            marked = self._marked[bucket]
+            for path in list(marked)[: _BATCH - len(batch)]:
+                del marked[path]
+                if self._wanted(bucket, path):
+                    batch.append((bucket, path))
+                    self._reading[bucket].add(path)
+                    self._in_hand.add(bucket)
+            # What did not fit is queued again when the bucket is out of hand.
+            if marked and bucket not in self._in_hand:
+                queue[bucket] = None
+        return batch
 
-    def _hand_on(self, bucket: int, path: str, found: Found) -> None:
+    async def _read_batch(self, batch: Sequence[tuple[int, str]]) -> None:
+        buckets = list(dict.fromkeys(bucket for bucket, _ in batch))
+        moment = self.moment()
+        for bucket in buckets:
+            self._began[bucket] = moment
+        again: Collection[int] = buckets
+        try:
+            found = await self._read([keys.topic_at(path) for _, path in batch])
+            self.counters.count_batch(len(batch))
+            again = await self._hand_on(batch, found)
+        except Exception as error:
+            # Whatever it is, it delays these topics and nothing else.
+            if not isinstance(error, StoreError):
+                log.exception("reading back %d topics failed", len(batch))
+            self.counters.failed += 1
+            for bucket, path in batch:
+                self._put_back(bucket, path)
+        finally:
+            for bucket in buckets:
+                self._reading[bucket].clear()
+                self._in_hand.discard(bucket)
+        for bucket in buckets:
+            if bucket not in again:
+                self._queue(bucket)
+        if again:
+            self._nursery.start_soon(self._queue_later, again)
+
+    async def _hand_on(self, batch: Sequence[tuple[int, str]], found: Sequence[Found | StoreLost]) -> Collection[int]:
+        """Give the results to those who want them; the buckets that said nothing are to be asked again."""
+        silent: dict[int, None] = {}
+        for index, ((bucket, path), record) in enumerate(zip(batch, found, strict=True)):
+            if isinstance(record, StoreLost):
+                self._put_back(bucket, path)
+                silent[bucket] = None
+            elif not self.trusted(bucket):
+                # A gap came meanwhile: what was read may be of before it.
+                self._put_back(bucket, path)
+            else:
+                self._reading[bucket].discard(path)
+                self._tell(bucket, path, record)
+            if index % _APPLIED_PER_TURN == _APPLIED_PER_TURN - 1:
+                await trio.lowlevel.checkpoint()
+        return silent
+
+    async def _queue_later(self, buckets: Collection[int]) -> None:
+        await trio.sleep(_PAUSE * random.uniform(0.5, 1.0))
+        for bucket in buckets:
+            self._queue(bucket)
+
+    def _put_back(self, bucket: int, path: str) -> None:
+        self._reading[bucket].discard(path)
+        if self._wanted(bucket, path):
+            self._marked[bucket][path] = None
+
+    def _tell(self, bucket: int, path: str, found: Found) -> None:
         for listener in self._listeners:
             if not listener.wants(bucket, path):
                 continue

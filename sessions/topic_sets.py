@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Final
 
 from metadata import keys
@@ -24,6 +25,9 @@ _FRAME_OVERHEAD: Final = 64
 # Names in remembered steps: a session that is further behind gets the whole set, which is then hardly larger.
 _REMEMBERED_NAMES: Final = 4_096
 _REMEMBERED_STEPS: Final = 256
+
+# Of an entry in a list of names, which come in few lengths.
+_prefix = lru_cache(maxsize=4_096)(tagged_length)
 
 Incarnation = str
 _Told = tuple[int, Incarnation | None]  # the topic's bucket, and under which incarnation it was told, if at all
@@ -67,6 +71,11 @@ class TopicSet:
 
     def replace(self, bucket: int, members: Mapping[str, Incarnation]) -> None:
         """All members of a bucket were read again."""
+        if not self._true[bucket] and self._told.keys().isdisjoint(members):
+            # The first listing, which may be a long one: all of it is new.
+            self._true[bucket] = dict(members)
+            self._told.update(dict.fromkeys(members, (bucket, None)))
+            return
         for name in [name for name in self._true[bucket] if name not in members]:
             self.update(bucket, name, None)
         for name, incarnation in members.items():
@@ -151,7 +160,7 @@ class TopicSet:
         size = 0
         for name in names:
             text = name.encode()
-            entry = tagged_length(field, len(text)) + text
+            entry = _prefix(field, len(text)) + text
             if piece and size + len(entry) > self._frame_limit:
                 yield b"".join(piece)
                 piece, size = [], 0

@@ -183,7 +183,8 @@ async def test_peer_that_reads_on_in_time_finds_the_newest_state_and_few_before_
         for _ in range(20):
             server.split(topic, epoch)
             epoch += 1
-        assert server.metric("vela_pushes_total", way="replaced") - replaced >= 19
+        # Changes that come close together are read, and pushed, as one.
+        await eventually(lambda: server.metric("vela_pushes_total", way="replaced") - replaced >= 10)
         last = await until_epoch(client, epoch)
         assert len(last.dag.segments) == MANY_SEGMENTS + 2 * epoch
         assert await client.is_alive()

@@ -209,3 +209,23 @@ async def test_changes_in_a_log_that_was_empty_are_not_missed_when_it_is_trimmed
             await changes.update_properties(near, {"number": str(number)})
         proxy.resume()
         await until_in_step(valkey, [mirror])
+
+
+async def test_a_change_is_not_missed_when_its_bell_is_lost_and_its_log_is_emptied_again(valkey: ValkeyProcess) -> None:
+    """Neither the bell nor the tail tells: the log is as empty as it was before."""
+    async with (
+        FaultProxy.open(*valkey.address) as proxy,
+        running_node(proxy.url) as node,
+        writing(valkey) as changes,
+        joined(node) as peer,
+    ):
+        mirror = await opened(peer, 1)
+        await eventually(lambda: mirror.known)
+        proxy.swallow_pushes()
+        proxy.stall()
+        await changes.create(topic("orders"), 1)
+        valkey.client().xtrim(keys.changes_key(keys.bucket_of(keys.path_of(topic("orders")))), 0, approximate=False)
+        proxy.resume()
+        await eventually(lambda: proxy.swallowed > 0)
+        proxy.deliver_pushes()
+        await until_in_step(valkey, [mirror])

@@ -193,9 +193,12 @@ class Stage:
     def gap(self, buckets: Collection[int]) -> None:
         self.group.list_again(buckets)
 
-    async def members(self, bucket: int, group: Group) -> dict[str, str]:
-        self.listings.append(bucket)
-        seen = {name: incarnation for name, incarnation in self.topics.items() if bucket_of(name) == bucket}
+    async def members(self, buckets: Sequence[int], group: Group) -> dict[int, dict[str, str]]:
+        self.listings += buckets
+        seen: dict[int, dict[str, str]] = {bucket: {} for bucket in buckets}
+        for name, incarnation in self.topics.items():
+            if bucket_of(name) in seen:
+                seen[bucket_of(name)][name] = incarnation
         await self.listing_gate.wait()
         await trio.lowlevel.checkpoint()
         if self.failures:
