@@ -36,7 +36,9 @@ from tests.support.waiting import eventually
 
 PROBE_INTERVAL: Final = 0.1
 DELETION_NOTICE: Final = 0.2
-# Far more than the guarantee says: this is a verdict on whether, and the figure that is kept says when.
+# What is guaranteed once writes and faults have ended.
+PROMISED: Final = PROBE_INTERVAL + 1.0
+# Far more than that: this is a verdict on whether, and the figures that are kept say when.
 CONVERGENCE_LIMIT: Final = 12.0
 _POLL_PAUSE: Final = 0.03
 # The smallest that the settings allow, so that sets of a few long names do not fit one frame.
@@ -58,8 +60,19 @@ class Tally:
     frames: Counter[str] = field(default_factory=Counter)  # by the kind of event
     settled: int = 0
     silences: int = 0
-    slowest: float = 0.0
+    waits: list[float] = field(default_factory=list)  # seconds from each quiet point until all were in step
     gaps: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        waits = sorted(self.waits) or [0.0]
+        late = sum(wait > PROMISED for wait in waits)
+        return (
+            f"{self.worlds} histories, {self.writes} writes, {self.refused} refused, {self.faults} faults, "
+            f"{self.frames['snapshot']} snapshots, {self.frames['diff']} diffs, {self.frames['DAG']} DAGs, "
+            f"{self.settled} quiet points, {self.silences} silences; in step after {waits[len(waits) // 2]:.2f} s "
+            f"(median), {waits[int(len(waits) * 0.99)]:.2f} s (p99), {waits[-1]:.2f} s (most), "
+            f"{late} over {PROMISED:g} s; gaps {dict(self.gaps)}"
+        )
 
 
 class Complaints(Exception):
@@ -299,7 +312,7 @@ class World:
         await self._calm()
         quiet_at = trio.current_time()
         [truth] = await eventually(self._in_step_soon, within=CONVERGENCE_LIMIT)
-        self.tally.slowest = max(self.tally.slowest, trio.current_time() - quiet_at)
+        self.tally.waits.append(trio.current_time() - quiet_at)
         self.tally.settled += 1
         for peer in self.peers:
             await peer.round_trip()
