@@ -40,8 +40,7 @@ _SLICE: Final = 256
 _FIELDS: Final = ("value", "incarnation", "version", "ctime", "mtime")
 # Entries of a change log that are looked through at a time.
 _PAGE: Final = 1_000
-# Lines of names that need no closer look: all at once they take a fraction of the time, which counts in a listing of many
-# thousands.
+# Lines of names that need no closer look: all at once they take a fraction of the time, which counts in long listings.
 _ORDINARY: Final = re.compile(rb"[-.\w]{1,512}(?:\n[-.\w]{1,512})*+", re.ASCII)
 
 
