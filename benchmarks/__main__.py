@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import httpx
 from rich.console import Console
 
-from benchmarks import burst, memory, push, stalled, start, storm, watches
+from benchmarks import burst, failover, idle, memory, push, rebalance, stalled, start, storm, watches
 from benchmarks.figures import Figure, MeasurementFailed, as_json, print_table
 
 BENCHMARKS: Mapping[str, Callable[[bool], list[Figure]]] = {
@@ -24,6 +24,9 @@ BENCHMARKS: Mapping[str, Callable[[bool], list[Figure]]] = {
     "burst": burst.measure,
     "watches": watches.measure,
     "stalled": stalled.measure,
+    "failover": failover.measure,
+    "rebalance": rebalance.measure,
+    "idle": idle.measure,
 }
 # The server and the readers hold some 2,200 sockets each; the usual soft limit is 1,024.
 OPEN_FILES = 20_000

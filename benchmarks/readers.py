@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from benchmarks.children import Child, child
 from benchmarks.figures import MeasurementFailed
 from protocol.framing import encode
-from protocol.wire.pulsar_api_pb2 import BaseCommand
+from protocol.wire.pulsar_api_pb2 import STREAM, BaseCommand
 
 FRAME_LIMIT = 30.0
 # Requests under way at a time: enough to keep the server busy, too few to make it queue anything.
@@ -45,6 +45,15 @@ class Told:
     frame: bytes
     added: Sequence[str]
     times: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One frame, the number of the connection that it came on, and when."""
+
+    number: int
+    at: float
+    frame: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,19 @@ class Readers:
         arrival = self._process.answer()
         assert isinstance(arrival, Arrival)
         return arrival
+
+    def send(self, messages: Sequence[tuple[int, bytes]], over: float = 0.0) -> float:
+        """Send each message on its connection and wait for no answer, all at once or spread over so many seconds;
+        when the first of them was about to be sent."""
+        sent_at = self._process.ask("send", messages, over)
+        assert isinstance(sent_at, float)
+        return sent_at
+
+    def listen(self, silence: float) -> Sequence[Heard]:
+        """All that comes until nothing came for so many seconds."""
+        heard = self._process.ask("listen", silence)
+        assert isinstance(heard, list)
+        return heard
 
     def greet(self, numbers: range) -> None:
         message = connect_message()
@@ -134,16 +156,39 @@ def namespace_message(watch_id: int, namespace: str, current_hash: str | None = 
     return encode(command)
 
 
+def subscribe_message(consumer_id: int, topic: str, subscription: str, name: str) -> bytes:
+    """Registers a STREAM consumer; its id is also the request's."""
+    command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_SUBSCRIBE)
+    command.scalableTopicSubscribe.request_id = command.scalableTopicSubscribe.consumer_id = consumer_id
+    command.scalableTopicSubscribe.topic = topic
+    command.scalableTopicSubscribe.subscription = subscription
+    command.scalableTopicSubscribe.consumer_name = name
+    command.scalableTopicSubscribe.consumer_type = STREAM
+    return encode(command)
+
+
+def unsubscribe_message(consumer_id: int) -> bytes:
+    """Has a consumer leave for good: answered with SUCCESS."""
+    command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_UNSUBSCRIBE)
+    command.scalableTopicUnsubscribe.request_id = command.scalableTopicUnsubscribe.consumer_id = consumer_id
+    return encode(command)
+
+
 @contextmanager
 def readers() -> Iterator[Readers]:
     with child(_main) as process:
         yield Readers(process)
 
 
+class _Silence(MeasurementFailed):
+    """No frame arrived for as long as the reader was ready to wait."""
+
+
 class _Sockets:
     """All connections and, for each, what has arrived of a frame that is not whole yet."""
 
     def __init__(self) -> None:
+        self.patience = FRAME_LIMIT
         self.socks: list[socket.socket] = []
         self._numbers: dict[int, int] = {}
         self._partial: dict[int, bytes] = {}
@@ -179,8 +224,8 @@ class _Sockets:
             events = self._epoll.poll(0)
             if not events:
                 looks += 1
-                if looks * _LOOK_INTERVAL > FRAME_LIMIT:
-                    raise MeasurementFailed(f"no frame arrived for {FRAME_LIMIT:g} s")
+                if looks * _LOOK_INTERVAL > self.patience:
+                    raise _Silence(f"no frame arrived for {self.patience:g} s")
                 # Asleep in epoll, we would be woken by the sender, who pays for that: once for every frame if it is
                 # a little slower than we are, and almost never if it is a little faster.
                 time.sleep(_LOOK_INTERVAL)
@@ -219,6 +264,19 @@ def _main(pipe: Connection) -> None:
                 for _ in range(under_way):
                     next(frames)
                 pipe.send(None)
+            case ("send", messages, over):
+                sent_at = time.monotonic()
+                for index, (number, message) in enumerate(messages):
+                    if (early := sent_at + over * index / len(messages) - time.monotonic()) > 0:
+                        time.sleep(early)
+                    sockets.socks[number].sendall(message)
+                pipe.send(sent_at)
+            case ("listen", silence):
+                sockets.patience = silence
+                pipe.send(_listen(frames))
+                sockets.patience = FRAME_LIMIT
+                # The last one has ended, and had nothing in hand: that is why.
+                frames = sockets.frames()
             case ("collect",):
                 pipe.send(None)
                 pipe.send(_collect(frames, len(sockets.socks)))
@@ -245,6 +303,16 @@ def _collect(frames: Iterator[tuple[int, bytes]], connections: int) -> Arrival:
         times[number] = time.monotonic()
         if len(times) == connections:
             return Arrival(list(times.values()), frame)
+
+
+def _listen(frames: Iterator[tuple[int, bytes]]) -> list[Heard]:
+    heard: list[Heard] = []
+    try:
+        while True:
+            number, frame = next(frames)
+            heard.append(Heard(number, time.monotonic(), frame))
+    except _Silence:
+        return heard
 
 
 def _follow(frames: Iterator[tuple[int, bytes]], connections: int, topics: int) -> list[Told]:

@@ -1,10 +1,13 @@
-"""A real `vela serve` with its embedded store, in a directory of its own, that ends with its block."""
+"""A real `vela serve` in a directory of its own, with its embedded store or on another server's, that ends with its
+block.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -38,6 +41,20 @@ class RunningServer:
     http_address: tuple[str, int]
     store_socket: Path
     admin: httpx.Client
+
+    @property
+    def store_url(self) -> str:
+        """For further servers on the same store."""
+        return f"unix://{quote(os.fspath(self.store_socket))}"
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def leader_of(self, name: str) -> str:
+        """The session of the node that leads a topic, empty where none does."""
+        leader = self._request("GET", f"{_path(name)}/stats").json()["leader"]
+        return "" if leader is None else str(leader["session"])
 
     def create_topic(self, name: str, segments: int) -> None:
         self._request("PUT", f"{_path(name)}?numInitialSegments={segments}")

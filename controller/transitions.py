@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from layout.layouts import Layout
 from layout.records import TopicRecord, decode, encode
 from metadata.errors import NamespaceMissing, TopicMissing, VersionConflict
 from metadata.records import StoredTopic, Version
+from metadata.registrations import Registrations
 from metadata.store import TopicStore
 from protocol.names import TopicName
 
@@ -25,6 +26,7 @@ Outcome = TypeVar("Outcome")
 
 # Every lost round is somebody else's success, so a caller that loses this often stands behind as many others.
 ATTEMPTS = 20
+_LONGEST_RETENTION = 2**31 - 1
 
 
 class TransitionError(Exception):
@@ -45,6 +47,10 @@ class InvalidProperties(TransitionError):
     """Properties past their bounds."""
 
 
+class InvalidRetention(TransitionError):
+    """A time that sealed segments cannot be kept for."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
     """What one topic's record may hold.
@@ -56,6 +62,14 @@ class TopicLimits:
     max_segments: int = 1024
     max_properties: int = 64
     max_property_size: int = 1024
+
+
+def check_retention(minutes: int) -> None:
+    """What Pulsar keeps in an int: -1 for ever, otherwise minutes."""
+    if not -1 <= minutes <= _LONGEST_RETENTION:
+        raise InvalidRetention(
+            f"retentionTimeInMinutes cannot be {minutes}: give minutes up to {_LONGEST_RETENTION}, or -1 for ever."
+        )
 
 
 def wall_clock_ms() -> int:
@@ -74,6 +88,7 @@ class Transitions:
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._store = store
+        self._registrations = Registrations(store)
         self._limits = limits
         self._auto_create = auto_create
         self._now_ms = now_ms
@@ -90,13 +105,30 @@ class Transitions:
         version = await self._store.create(topic, value, _descriptors(layout))
         return StoredTopic(topic, value, version, ctime_ms=now_ms, mtime_ms=now_ms)
 
-    async def split(self, topic: TopicName, segment_id: int, if_match: Version | None = None) -> StoredTopic:
-        """Seal one active segment and put two in its place."""
-        return await self._rewrite(topic, if_match, lambda layout, now: layout.split(segment_id, now))
+    async def split(
+        self, topic: TopicName, segment_id: int, if_match: Version | None = None, *, fence: bytes = b""
+    ) -> StoredTopic:
+        """Seal one active segment and put two in its place; with a fence, as in the others, only as the leader."""
+        return await self._rewrite(topic, if_match, fence, lambda layout, now: layout.split(segment_id, now))
 
-    async def merge(self, topic: TopicName, first: int, second: int, if_match: Version | None = None) -> StoredTopic:
+    async def merge(
+        self, topic: TopicName, first: int, second: int, if_match: Version | None = None, *, fence: bytes = b""
+    ) -> StoredTopic:
         """Seal two adjacent active segments and put one in their place."""
-        return await self._rewrite(topic, if_match, lambda layout, now: layout.merge(first, second, now))
+        return await self._rewrite(topic, if_match, fence, lambda layout, now: layout.merge(first, second, now))
+
+    async def prune(self, seen: StoredTopic, segment_ids: Collection[int], *, fence: bytes = b"") -> StoredTopic:
+        """Forget sealed segments of a topic that nobody has changed or registered with since it was seen."""
+        record = decode(seen.value)
+        layout = record.layout
+        for segment_id in sorted(segment_ids):
+            layout = layout.prune(segment_id)
+        value = encode(record.with_layout(layout))
+        _, _, removed = _difference(record.layout, layout)
+        version = await self._store.replace(
+            seen.name, seen.version, value, removed=removed, fence=fence, activity=seen.activity
+        )
+        return replace(seen, value=value, version=version, mtime_ms=self._now_ms())
 
     async def update_properties(
         self, topic: TopicName, properties: Mapping[str, str], if_match: Version | None = None
@@ -106,6 +138,20 @@ class Transitions:
 
         async def write(stored: StoredTopic) -> StoredTopic:
             value = encode(decode(stored.value).with_properties(chosen))
+            version = await self._store.replace(topic, stored.version, value)
+            return replace(stored, value=value, version=version, mtime_ms=self._now_ms())
+
+        return await self._contend(topic, if_match, write)
+
+    async def update_retention(
+        self, topic: TopicName, minutes: int | None, if_match: Version | None = None
+    ) -> StoredTopic:
+        """How long sealed segments stay, -1 for ever, None as the namespace says; the layout and its epoch stay."""
+        if minutes is not None:
+            check_retention(minutes)
+
+        async def write(stored: StoredTopic) -> StoredTopic:
+            value = encode(decode(stored.value).with_retention(minutes))
             version = await self._store.replace(topic, stored.version, value)
             return replace(stored, value=value, version=version, mtime_ms=self._now_ms())
 
@@ -121,22 +167,25 @@ class Transitions:
                 # A record that nobody can read must not be one that nobody can remove.
                 log.warning("deleting %s without its segments, its record is damaged: %s", topic, error)
                 segments = ()
-            await self._store.delete(topic, stored.version, segments)
+            await self._store.delete(topic, stored.version, segments, await self._registrations.names(topic))
 
         await self._contend(topic, if_match, write)
 
     async def _rewrite(
-        self, topic: TopicName, if_match: Version | None, change: Callable[[Layout, int], Layout]
+        self, topic: TopicName, if_match: Version | None, fence: bytes, change: Callable[[Layout, int], Layout]
     ) -> StoredTopic:
         now_ms = self._now_ms()
 
         async def write(stored: StoredTopic) -> StoredTopic:
             record = decode(stored.value)
             layout = change(record.layout, now_ms)
-            self._check_segments(topic, len(layout.segments))
+            if len(layout.segments) > len(record.layout.segments):
+                self._check_segments(topic, len(layout.segments))
             value = encode(record.with_layout(layout))
-            created, sealed = _difference(record.layout, layout)
-            version = await self._store.replace(topic, stored.version, value, created=created, sealed=sealed)
+            created, sealed, _ = _difference(record.layout, layout)
+            version = await self._store.replace(
+                topic, stored.version, value, created=created, sealed=sealed, fence=fence
+            )
             return replace(stored, value=value, version=version, mtime_ms=now_ms)
 
         return await self._contend(topic, if_match, write)
@@ -204,8 +253,10 @@ def _descriptors(layout: Layout) -> tuple[str, ...]:
     return tuple(segment.descriptor for segment in layout.segments.values())
 
 
-def _difference(before: Layout, after: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The descriptors of the segments that a transition made, and of those that it sealed."""
+def _difference(before: Layout, after: Layout) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The descriptors of the segments that a transition made, of those that it sealed, and of those that it removed."""
     created = tuple(s.descriptor for i, s in after.segments.items() if i not in before.segments)
-    sealed = tuple(s.descriptor for i, s in before.segments.items() if s.is_active and not after.segments[i].is_active)
-    return created, sealed
+    removed = tuple(s.descriptor for i, s in before.segments.items() if i not in after.segments)
+    left = (s for i, s in before.segments.items() if i in after.segments)
+    sealed = tuple(s.descriptor for s in left if s.is_active and not after.segments[s.segment_id].is_active)
+    return created, sealed, removed

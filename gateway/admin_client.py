@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Longer than the server is patient with its store (30 s for a request), so that its own sentence is what users see.
 _TIMEOUT = 35.0
+# To the node that leads a topic; more than one only while the lead moves.
+_MAX_REDIRECTS = 5
 # A proxy of the environment cannot reach the loopback of this machine, so it is not asked to.
 _LOOPBACK = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
 
@@ -34,7 +36,9 @@ class AdminClient:
         self.url = url.rstrip("/")
         if not self.url.startswith(("http://", "https://")):
             raise AdminError(f'The admin URL "{url}" cannot be used: give one like http://127.0.0.1:8080.')
-        self._client = httpx.Client(timeout=_TIMEOUT, follow_redirects=True, mounts=_LOOPBACK)
+        self._client = httpx.Client(
+            timeout=_TIMEOUT, follow_redirects=True, max_redirects=_MAX_REDIRECTS, mounts=_LOOPBACK
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -63,8 +67,8 @@ class AdminClient:
         """The topic's record, as Pulsar writes it in JSON."""
         return self._call("GET", _topic(topic))
 
-    def delete_topic(self, topic: TopicName) -> None:
-        self._call("DELETE", _topic(topic))
+    def delete_topic(self, topic: TopicName, *, force: bool = False) -> None:
+        self._call("DELETE", _topic(topic), params=_forced(force))
 
     def set_properties(self, topic: TopicName, properties: Mapping[str, str]) -> None:
         """Replace all properties of the topic."""
@@ -76,6 +80,58 @@ class AdminClient:
     def merge(self, topic: TopicName, first: int, second: int) -> None:
         self._call("POST", f"{_topic(topic)}/merge/{first}/{second}")
 
+    def topic_stats(self, topic: TopicName) -> bytes:
+        """The layout with its owners, the leader, and the subscriptions with their consumers, in JSON."""
+        return self._call("GET", f"{_topic(topic)}/stats")
+
+    def get_retention(self, topic: TopicName) -> bytes:
+        """How long the topic keeps sealed segments, in JSON."""
+        return self._call("GET", f"{_topic(topic)}/retention")
+
+    def set_retention(self, topic: TopicName, minutes: int) -> None:
+        """Keep sealed segments this long; -1 is for ever."""
+        self._call("PUT", f"{_topic(topic)}/retention", body={"retentionTimeInMinutes": minutes})
+
+    def clear_retention(self, topic: TopicName) -> None:
+        """Let the namespace say how long sealed segments are kept."""
+        self._call("DELETE", f"{_topic(topic)}/retention")
+
+    def list_subscriptions(self, topic: TopicName) -> bytes:
+        """The subscriptions by name, in JSON."""
+        return self._call("GET", f"{_topic(topic)}/subscriptions")
+
+    def create_subscription(self, topic: TopicName, name: str, kind: str) -> None:
+        self._call("PUT", _subscription(topic, name), params=[("type", kind)])
+
+    def delete_subscription(self, topic: TopicName, name: str, *, force: bool = False) -> None:
+        self._call("DELETE", _subscription(topic, name), params=_forced(force))
+
+    def seek(self, topic: TopicName, subscription: str, timestamp_ms: int) -> None:
+        """Let a subscription go on from this moment, forwards or backwards."""
+        self._call("POST", f"{_subscription(topic, subscription)}/seek", params=[("timestamp", str(timestamp_ms))])
+
+    def skip_all(self, topic: TopicName, subscription: str) -> None:
+        """Let a subscription go on after everything that is there now."""
+        self._call("POST", f"{_subscription(topic, subscription)}/skip-all")
+
+    def list_tenants(self) -> bytes:
+        """Their names, in JSON."""
+        return self._call("GET", "/admin/v2/tenants")
+
+    def list_namespaces(self, tenant: str) -> bytes:
+        """The full names of those of a tenant, in JSON."""
+        return self._call("GET", f"/admin/v2/namespaces/{_part(tenant)}")
+
+    def create_namespace(self, namespace: NamespaceName) -> None:
+        self._call("PUT", _namespace(namespace))
+
+    def delete_namespace(self, namespace: NamespaceName, *, force: bool = False) -> None:
+        self._call("DELETE", _namespace(namespace), params=_forced(force))
+
+    def list_nodes(self) -> bytes:
+        """The nodes that are alive, in JSON."""
+        return self._call("GET", "/admin/v2/nodes")
+
     def check_ready(self) -> None:
         """Raises AdminError with the server's reason while it is not ready."""
         self._call("GET", "/readyz")
@@ -86,7 +142,7 @@ class AdminClient:
         path: str,
         *,
         params: Sequence[tuple[str, str]] = (),
-        body: Mapping[str, str] | None = None,
+        body: Mapping[str, object] | None = None,
     ) -> bytes:
         try:
             response = self._client.request(
@@ -119,6 +175,18 @@ class AdminClient:
 def _topic(topic: TopicName) -> str:
     parts = (topic.tenant, topic.namespace, topic.local)
     return "/admin/v2/scalable/" + "/".join(_part(part) for part in parts)
+
+
+def _subscription(topic: TopicName, name: str) -> str:
+    return f"{_topic(topic)}/subscriptions/{_part(name)}"
+
+
+def _namespace(namespace: NamespaceName) -> str:
+    return f"/admin/v2/namespaces/{_part(namespace.tenant)}/{_part(namespace.namespace)}"
+
+
+def _forced(force: bool) -> list[tuple[str, str]]:
+    return [("force", "true")] if force else []
 
 
 def _part(text: str) -> str:

@@ -35,7 +35,7 @@ class Service:
     """
 
     nursery: trio.Nursery
-    hubs: Hubs[Any, Any]
+    hubs: Hubs[Any, Any, Any]
     terms: Terms
     outbox_limits: OutboxLimits
     counters: Counters
@@ -66,7 +66,9 @@ class Connection:
         self._sock = sock
         self._service = service
         self.outbox = Outbox(sock, service.nursery, service.outbox_limits, service.counters)
-        self._dialogue: Dialogue[Any, Any] = Dialogue(self.outbox, service.hubs, service.terms, service.counters)
+        self._dialogue: Dialogue[Any, Any, Any] = Dialogue(
+            self.outbox, service.hubs, service.terms, service.counters, address
+        )
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_LIMIT - FRAME_PADDING)
         self._settled = False  # CONNECT was accepted
         self._awaiting_life = False  # nothing heard since our last PING

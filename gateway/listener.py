@@ -55,7 +55,7 @@ class Listener:
 
     def __init__(
         self,
-        hubs: Hubs[Any, Any],
+        hubs: Hubs[Any, Any, Any],
         terms: Terms,
         limits: ListenerLimits,
         outbox_limits: OutboxLimits,

@@ -10,9 +10,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from controller.garbage import GarbageCollector
+from controller.leaders import Leaders
 from metadata.feed import ChangeFeed
 from metadata.lanes import Lane
 from metadata.node_sessions import NodeSession
+from sessions.consumers import ConsumerHub
 from sessions.counters import Counters
 from sessions.hub import Hub
 from sessions.namespaces import NamespaceWatches
@@ -33,6 +36,9 @@ class Sources:
     feed: ChangeFeed
     lanes: tuple[Lane, ...]
     session: NodeSession
+    leaders: Leaders
+    consumers: ConsumerHub
+    garbage: GarbageCollector
 
 
 def page_of(sources: Sources) -> bytes:
@@ -52,6 +58,7 @@ class _VelaCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._sockets()
         yield from self._watches()
+        yield from self._controller()
         yield from self._store()
 
     def _sockets(self) -> Iterator[Metric]:
@@ -98,6 +105,23 @@ class _VelaCollector(Collector):
         yield _counter("states_gone_back", "Reads that showed an older state than before.", hub.went_back)
         yield _counter("unreadable_records", "Records that could not be decoded.", hub.unreadable)
         yield _counter("deletions_told", "Watches told that their topic is gone.", hub.deletions)
+
+    def _controller(self) -> Iterator[Metric]:
+        consumers = self._sources.consumers.counters
+        yield _gauge("registered_consumers", "Consumers registered over connections of this node.", consumers.consumers)
+        yield _counter("consumer_registrations", "Registrations and re-registrations written.", consumers.attached)
+        yield _counter("consumer_refusals", "Registrations refused for good.", consumers.refused)
+        yield _counter("assignment_pushes", "Changed assignments sent to consumers.", consumers.pushes)
+        leaders = self._sources.leaders
+        yield _gauge("led_topics", "Topics that this node leads.", len(leaders))
+        counters = leaders.counters
+        yield _counter("leader_rounds", "Times that a leader compared what is with what should be.", counters.rounds)
+        yield _counter("rebalances", "Changes of assignments written.", counters.rebalances)
+        yield _counter("consumers_reassigned", "Consumers given another assignment.", counters.assigned)
+        yield _counter("consumers_evicted", "Consumers that stayed away for too long.", counters.evictions)
+        yield _counter("segments_pruned", "Sealed segments forgotten.", counters.pruned)
+        yield _counter("leaderships_lost", "Times that another node had taken over.", counters.fenced)
+        yield _counter("garbage_collected", "Segments whose storage was deleted.", self._sources.garbage.collected)
 
     def _store(self) -> Iterator[Metric]:
         feed = self._sources.feed

@@ -17,8 +17,14 @@ from typing import Final
 
 import trio
 
+from controller.garbage import GarbageCollector
+from controller.leader import Around, LeaderCounters, LeaderSettings
+from controller.leaders import Leaders
+from controller.retention import Retention
+from controller.segment_port import UnwrittenSegments
 from controller.transitions import TopicLimits, Transitions
 from gateway.binding import open_sockets
+from gateway.feed_switch import FeedSwitch
 from gateway.http.admission import AdmissionLimits
 from gateway.http.app import build_app
 from gateway.http.ports import AdminPorts
@@ -32,10 +38,14 @@ from metadata.embedded import EmbeddedValkey
 from metadata.errors import TopicExists
 from metadata.feed import ChangeFeed
 from metadata.lanes import Timeouts
+from metadata.leadership import Leaderships
 from metadata.node_sessions import NodeSession
+from metadata.peers import Peers
+from metadata.registrations import Registrations
 from metadata.store import TopicStore, open_store
 from metadata.unwrap import unwrapped
 from protocol.names import NamespaceName, TopicName
+from sessions.consumers import ConsumerHub, ConsumerSession
 from sessions.counters import Counters
 from sessions.dialogue import Hubs, Terms
 from sessions.groups import NamespaceWatch
@@ -50,6 +60,7 @@ log = logging.getLogger(__name__)
 FIRST_NAMESPACE: Final = NamespaceName("public", "default")
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
+_GARBAGE_INTERVAL: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,10 @@ class Node:
     readback: ReadBack
     counters: Counters
     session: NodeSession
+    peers: Peers
+    leaders: Leaders
+    consumers: ConsumerHub
+    garbage: GarbageCollector
     listener: Listener
     stop_http: trio.Event
 
@@ -173,14 +188,42 @@ async def start_node(settings: Settings, store_url: str) -> AsyncIterator[Node]:
                 window=settings.coalesce,
                 frame_limit=settings.max_message_size,
             )
-            feed = ChangeFeed(store, readback, probe_interval=settings.probe_interval)
+            switch = FeedSwitch(readback)
+            feed = ChangeFeed(store, switch, probe_interval=settings.probe_interval)
             session = NodeSession(store, lease=settings.session_lease, pulsar_url=pulsar_url, http_url=http_url)
-            listener = _listener(settings, Hubs(hub, namespaces), pulsar_url, counters)
-            sources = Sources(counters, hub, namespaces, readback, feed, (*store.lanes, feed.lane), session)
+            peers = Peers(store, session, lease=settings.session_lease, on_death=lambda dead: leaders.nodes_died(dead))
+            leaders = Leaders(
+                store,
+                session,
+                _around_leaders(settings, store, transitions, peers, feed),
+                nursery=background,
+                sweep_interval=settings.prune_interval,
+                jitter=settings.session_lease / 20,
+            )
+            garbage = GarbageCollector(store, interval=_GARBAGE_INTERVAL)
+            consumers = ConsumerHub(
+                nursery=background,
+                registrations=Registrations(store),
+                lane=lambda: feed.lane,
+                session=session,
+                trusted=feed.trusted,
+                ensure_led=leaders.ensure_led,
+            )
+            switch.add(consumers)
+            switch.add(leaders)
+            listener = _listener(settings, Hubs(hub, namespaces, consumers), pulsar_url, counters)
+            lanes = (*store.lanes, feed.lane)
+            sources = Sources(counters, hub, namespaces, readback, feed, lanes, session, leaders, consumers, garbage)
             app = build_app(
                 AdminPorts(
                     store=store,
                     transitions=transitions,
+                    registrations=Registrations(store),
+                    leaders=leaders,
+                    leaderships=Leaderships(store),
+                    peers=peers,
+                    segments=UnwrittenSegments(),
+                    garbage=garbage,
                     readiness=lambda: _doubts(feed),
                     metrics=lambda: page_of(sources),
                     admission=AdmissionLimits(settings.http_concurrency, settings.max_body),
@@ -190,16 +233,38 @@ async def start_node(settings: Settings, store_url: str) -> AsyncIterator[Node]:
             background.start_soon(_supervised, "the change feed", feed.run)
             background.start_soon(_supervised, "the deletion notices", hub.run)
             background.start_soon(_supervised, "the node session", session.run)
+            background.start_soon(_supervised, "the view of other nodes", peers.run)
+            background.start_soon(_supervised, "the leaderships", leaders.run)
+            background.start_soon(_supervised, "the registered consumers", consumers.run)
+            background.start_soon(_supervised, "the garbage collection", garbage.run)
             async with trio.open_nursery() as serving:
                 stop_http = trio.Event()
                 serving.start_soon(listener.serve, pulsar_sockets)
                 serving.start_soon(serve_http, app, http_sockets, _http_limits(settings), stop_http)
                 await _until_whole(feed, timeouts.patience)
+                # Before that it can lead nothing.
+                with trio.move_on_after(timeouts.patience):
+                    await session.wait_held()
                 yield Node(
-                    pulsar_url, http_url, store, feed, hub, namespaces, readback, counters, session, listener, stop_http
+                    pulsar_url,
+                    http_url,
+                    store,
+                    feed,
+                    hub,
+                    namespaces,
+                    readback,
+                    counters,
+                    session,
+                    peers,
+                    leaders,
+                    consumers,
+                    garbage,
+                    listener,
+                    stop_http,
                 )
                 if not stop_http.is_set():
                     serving.cancel_scope.cancel()
+            await leaders.resign()
             background.cancel_scope.cancel()
 
 
@@ -207,7 +272,32 @@ def _http_limits(settings: Settings) -> ConnectionLimits:
     return ConnectionLimits(stall_limit=settings.stall_limit, shutdown_grace=settings.shutdown_grace)
 
 
-def _listener(settings: Settings, hubs: Hubs[Watch, NamespaceWatch], pulsar_url: str, counters: Counters) -> Listener:
+def _around_leaders(
+    settings: Settings, store: TopicStore, transitions: Transitions, peers: Peers, feed: ChangeFeed
+) -> Around:
+    return Around(
+        registrations=Registrations(store),
+        leaderships=Leaderships(store),
+        transitions=transitions,
+        segments=UnwrittenSegments(),
+        peers=peers,
+        lane=lambda: feed.lane,
+        retention_ms=Retention(store, default=settings.retention).of,
+        settings=LeaderSettings(
+            consumer_grace=settings.consumer_grace,
+            handover=settings.handover,
+            prune_interval=settings.prune_interval,
+        ),
+        counters=LeaderCounters(),
+    )
+
+
+def _listener(
+    settings: Settings,
+    hubs: Hubs[Watch, NamespaceWatch, ConsumerSession],
+    pulsar_url: str,
+    counters: Counters,
+) -> Listener:
     return Listener(
         hubs,
         Terms(

@@ -90,6 +90,7 @@ def _row(kind: Kind, default: str | None, panel: str, text: str, *, unset: str =
 
 
 ADDRESSES, STORAGE, CONNECTIONS, LIMITS, LOGGING = "Addresses", "Store", "Connections", "Limits", "Logging"
+CONTROLLER = "Controller"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +205,31 @@ class Settings:
     )
     http_concurrency: int = _row(
         kinds.number(1, 10_000), "8", CONNECTIONS, "How many admin requests are worked on at the same time."
+    )
+
+    consumer_grace: float = _row(
+        kinds.duration("0ms", "24h"),
+        "1m",
+        CONTROLLER,
+        "How long a registered consumer that lost its connection keeps its segments.",
+    )
+    handover: float = _row(
+        kinds.duration("0ms", "1h"),
+        "30s",
+        CONTROLLER,
+        "How long a consumer may hold on to a segment that was given to another one.",
+    )
+    retention: float = _row(
+        kinds.duration("0ms", "87600h"),
+        "0ms",
+        CONTROLLER,
+        "How long a drained sealed segment is kept, where neither its topic nor its namespace says otherwise.",
+    )
+    prune_interval: float = _row(
+        kinds.duration("50ms", "24h"),
+        "1m",
+        CONTROLLER,
+        "How often a topic's leader looks for sealed segments that can go; after it an idle topic has no leader.",
     )
 
     max_connections: int = _row(

@@ -21,16 +21,22 @@ from layout.segments import NO_UNKNOWN_FIELDS, NOT_SEALED, Segment, SegmentState
 _MAX_LONG = 2**63 - 1
 _Count = Annotated[int, Meta(ge=0, le=_MAX_LONG)]
 _Moment = Annotated[int, Meta(ge=NOT_SEALED, le=_MAX_LONG)]
+# What fits a Java int, as Pulsar keeps it.
+_MAX_MINUTES = 2**31 - 1
 _Hash = Annotated[int, Meta(ge=0, le=LAST_HASH)]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """All that is stored about a topic. `auto_scale_policy` is the JSON text of the override, if any."""
+    """All that is stored about a topic. `auto_scale_policy` is the JSON text of the override, if any.
+
+    `retention_minutes`: how long sealed segments stay; negative for ever, None as the namespace says.
+    """
 
     layout: Layout
     properties: Mapping[str, str] = field(default_factory=dict)
     auto_scale_policy: bytes | None = None
+    retention_minutes: int | None = None
     unknown_fields: Mapping[str, bytes] = field(default_factory=lambda: NO_UNKNOWN_FIELDS, repr=False)
 
     def with_layout(self, layout: Layout) -> Self:
@@ -38,6 +44,9 @@ class TopicRecord:
 
     def with_properties(self, properties: Mapping[str, str]) -> Self:
         return replace(self, properties=properties)
+
+    def with_retention(self, minutes: int | None) -> Self:
+        return replace(self, retention_minutes=minutes)
 
 
 class _RangeJson(msgspec.Struct):
@@ -66,6 +75,7 @@ class _RecordJson(msgspec.Struct, rename="camel"):
     segments: dict[str, _SegmentJson]
     properties: dict[str, str] | None = None
     auto_scale_policy: dict[str, msgspec.Raw] | None = None
+    retention_time_in_minutes: Annotated[int, Meta(ge=-1, le=_MAX_MINUTES)] | None = None
 
 
 _KNOWN_OF_SEGMENT = frozenset(_SegmentJson.__struct_encode_fields__)
@@ -120,6 +130,7 @@ def decode(data: bytes) -> TopicRecord:
         layout=Layout(record.epoch, record.next_segment_id, MappingProxyType(segments)),
         properties=record.properties or {},
         auto_scale_policy=policy,
+        retention_minutes=record.retention_time_in_minutes,
         unknown_fields=_unknown(fields, _KNOWN_OF_RECORD),
     )
 
@@ -156,6 +167,8 @@ def encode(record: TopicRecord) -> bytes:
     }
     if record.auto_scale_policy is not None:
         fields["autoScalePolicy"] = msgspec.Raw(record.auto_scale_policy)
+    if record.retention_minutes is not None:
+        fields["retentionTimeInMinutes"] = record.retention_minutes
     for name, text in record.unknown_fields.items():
         fields[name] = msgspec.Raw(text)
     return _encoder.encode(fields)

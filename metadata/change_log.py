@@ -50,6 +50,16 @@ def end_of(info: Reply) -> Position:
     return Position(info[b"last-generated-id"], b"")
 
 
+def is_resignation(entry: Reply) -> bool:
+    """Whether the topic was left without a leader that it needs."""
+    return _field(entry, b"kind") == b"resigned"
+
+
+def is_about_consumers(entry: Reply) -> bool:
+    """Whether only registrations changed: then the record is what it was."""
+    return _field(entry, b"kind") == b"consumers"
+
+
 def topic_of(entry: Reply) -> str:
     return _field(entry, b"topic").decode()
 

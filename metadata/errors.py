@@ -69,6 +69,30 @@ class VersionConflict(StoreError):
     http_status = 409
 
 
+class Fenced(StoreError):
+    """A write of a leader whose leadership has ended: somebody else decides now."""
+
+    http_status = 503
+
+
+class SubscriptionMissing(StoreError):
+    http_status = 404
+    server_error = api.SubscriptionNotFound
+
+
+class SubscriptionMismatch(StoreError):
+    """A subscription of that name exists, with another type."""
+
+    http_status = 409
+    server_error = api.NotAllowedError
+
+
+class SubscriptionBusy(StoreError):
+    """It has consumers, so it is not deleted without force."""
+
+    http_status = 412
+
+
 class NamespaceExists(StoreError):
     http_status = 409
 
@@ -79,4 +103,10 @@ class NamespaceMissing(StoreError):
 
 
 class NamespaceNotEmpty(StoreError):
+    http_status = 409
+
+
+class NamespaceClosing(StoreError):
+    """It is being deleted with all of its topics, so none is created in it."""
+
     http_status = 409

@@ -16,11 +16,14 @@ from typing import Any, Final, Protocol
 import trio
 
 from metadata import keys
+from metadata.bells import Bells, check_role
 from metadata.change_log import (
     READ_COUNT,
     Position,
     end_of,
     entries_after,
+    is_about_consumers,
+    is_resignation,
     is_whole_log,
     log_read,
     position_of,
@@ -28,7 +31,7 @@ from metadata.change_log import (
 )
 from metadata.errors import StoreError
 from metadata.lanes import Lane
-from metadata.link import Link, LinkLost, Reply
+from metadata.link import Link, LinkLost
 from metadata.store import TopicStore
 from metadata.urls import Endpoint
 
@@ -37,15 +40,19 @@ log = logging.getLogger(__name__)
 _FIRST_PAUSE: Final = 0.02
 # Part of what a watcher waits after an outage, so well within the second that is promised for it.
 _LONGEST_PAUSE: Final = 0.25
-# K: channels named by key; t: stream commands, of which XADD is ours.
-_FLAGS: Final = "Kt"
 
 
 class FeedListener(Protocol):
     """Who wants to know. Both are called on the loop and must not block."""
 
     def changed(self, bucket: int, path: str) -> None:
-        """The topic at this path was created, changed or deleted."""
+        """The topic at this path was created, changed or deleted, or has another leader."""
+
+    def registered(self, bucket: int, path: str) -> None:
+        """Subscriptions, consumers or assignments of this topic changed, and its record did not."""
+
+    def orphaned(self, bucket: int, path: str) -> None:
+        """The leader of this topic has resigned; `changed` is called, too."""
 
     def gap(self, buckets: Collection[int]) -> None:
         """Anything may have changed in these buckets; they can be read again now."""
@@ -161,8 +168,7 @@ class _Follower:
         self.buckets: frozenset[int] = frozenset()
         self._dirty: set[int] = set()
         self._rung = trio.Event()
-        self._test_bells = 0
-        self._complaints: set[str] = set()  # said once each
+        self._bells = Bells(endpoint, feed._pattern, feed._probe_interval)
 
     async def run(self) -> None:
         pause = _FIRST_PAUSE
@@ -171,7 +177,8 @@ class _Follower:
             while True:
                 try:
                     self.link = await self.feed.lane.link(self.endpoint)
-                    await self._subscribe(self.link)
+                    await check_role(self.link, self._bells)
+                    await self._hang_bells(self.link)
                     await self._adopt(cause)
                     pause = _FIRST_PAUSE
                     await self._follow(self.link)
@@ -191,7 +198,7 @@ class _Follower:
     def bell(self, key: bytes) -> None:
         bucket = keys.bucket_of_changes_key(key)
         if bucket is None:
-            self._test_bells += 1
+            self._bells.rung += 1
         elif bucket in self.buckets:
             self.feed.counters.bells += 1
             self._mark(bucket)
@@ -219,66 +226,15 @@ class _Follower:
             self.link.close()
             self.link = None
 
-    async def _subscribe(self, link: Link) -> None:
-        await self._check_role(link)
-        receipt = await link.call("PSUBSCRIBE", self.feed._pattern)
-        if isinstance(receipt, Exception):
-            self._complain(
-                f"does not let us subscribe ({receipt}): {self._slower}",
-                f"grant the user +psubscribe and &{self.feed._pattern} there",
-            )
-        elif not await self._bells_ring(link):
-            await self._repair_flag(link)
+    async def _hang_bells(self, link: Link) -> None:
+        if await self._bells.subscribe(link):
+            await self._see_bells_ring(link)
 
-    async def _check_role(self, link: Link) -> None:
-        """A primary that was demoted behind an address that now leads elsewhere stays connected and looks fine."""
-        role = await link.call("ROLE")
-        if isinstance(role, Exception):
-            self._complain(
-                f"does not tell its role ({role}): it would not be noticed if it became a replica",
-                "grant the user +role there",
-            )
-        elif role[0] != b"master":
-            raise LinkLost(f"{self.endpoint} is a replica now")
-
-    def _complain(self, what: str, remedy: str) -> None:
-        if what not in self._complaints:
-            self._complaints.add(what)
-            log.warning("%s %s; %s", self.endpoint, what, remedy)
-
-    @property
-    def _slower(self) -> str:
-        return f"changes are found by looking every {self.feed._probe_interval:g} s"
-
-    async def _bells_ring(self, link: Link) -> bool:
-        """Write below the change logs and see whether its bell arrives before the answer to what follows."""
+    async def _see_bells_ring(self, link: Link) -> None:
         buckets = self.feed._directory.buckets_of(self.endpoint)
-        if not buckets:
-            return True
-        key = keys.bell_key(min(buckets))
-        before = self._test_bells
-        replies = await link.execute(
-            [("XADD", key, "MAXLEN", 1, "*", "bell", 1), ("UNLINK", key), ("PING",)],
-        )
-        if isinstance(replies[0], Exception):
-            # Full or read-only just now: no verdict on notifications, and the tails are compared anyway.
-            return True
-        return self._test_bells > before
-
-    async def _repair_flag(self, link: Link) -> None:
-        self.feed.counters.flag_repairs += 1
-        reply = await link.call("CONFIG", "GET", "notify-keyspace-events")
-        if not isinstance(reply, Exception):
-            current = _config_value(reply)
-            wanted = current + "".join(flag for flag in _FLAGS if flag not in current)
-            reply = await link.call("CONFIG", "SET", "notify-keyspace-events", wanted)
-        if isinstance(reply, Exception):
-            self._complain(
-                f"sends no keyspace notifications and does not let us turn them on ({reply}): {self._slower}",
-                f"set notify-keyspace-events {_FLAGS} there",
-            )
-        else:
-            log.info("turned keyspace notifications on at %s (%s)", self.endpoint, _FLAGS)
+        if buckets and not await self._bells.ring(link, keys.bell_key(min(buckets))):
+            self.feed.counters.flag_repairs += 1
+            await self._bells.repair(link)
 
     async def _adopt(self, cause: str) -> None:
         """Take up the buckets that this primary owns and that are not followed yet."""
@@ -359,15 +315,21 @@ class _Follower:
                 continue
             state.position = position_of(fresh[-1])
             self.feed.counters.changes += len(fresh)
-            for path in dict.fromkeys(topic_of(entry) for entry in fresh):
+            changed = dict.fromkeys(topic_of(entry) for entry in fresh if not is_about_consumers(entry))
+            for path in changed:
                 self.feed._listener.changed(bucket, path)
+            for path in dict.fromkeys(topic_of(entry) for entry in fresh if is_resignation(entry)):
+                self.feed._listener.orphaned(bucket, path)
+            for path in dict.fromkeys(topic_of(entry) for entry in fresh if is_about_consumers(entry)):
+                if path not in changed:
+                    self.feed._listener.registered(bucket, path)
         if doubtful:
             await self._reset(doubtful, "log")
 
     async def _probe(self, link: Link) -> None:
         """Compare every tail with what is known: finds lost bells, trimmed logs, fail-overs and flushes."""
         self.feed.counters.probes += 1
-        await self._check_role(link)
+        await check_role(link, self._bells)
         probed = sorted(self.buckets)
         tails = await self._tails(probed)
         lost_bells = 0
@@ -389,8 +351,7 @@ class _Follower:
             log.warning("%d buckets of the store carry its mark again", len(back))
         if lost_bells:
             self.feed.counters.lost_bells += lost_bells
-            if not await self._bells_ring(link):
-                await self._repair_flag(link)
+            await self._see_bells_ring(link)
 
     async def _reset(self, buckets: Sequence[int], cause: str) -> None:
         """A log no longer continues from where we were: start again from its tail, and read everything again."""
@@ -453,8 +414,3 @@ class _Follower:
         self.feed._listener.gap(buckets)
         self.feed._adopted.set()
         self.feed._adopted = trio.Event()
-
-
-def _config_value(reply: Reply) -> str:
-    value = next(iter(reply.values())) if isinstance(reply, dict) else reply[1]
-    return str(value.decode())

@@ -17,6 +17,7 @@ from protocol.names import NamespaceName, TopicName
 BUCKETS = 128
 STORE = b"/store"
 NAMESPACES = b"/namespaces"
+NODES = b"/nodes"
 CHANGES_PREFIX = "/changes/"
 
 _TAGS = tuple(f"{{b{bucket:03d}}}" for bucket in range(BUCKETS))
@@ -25,6 +26,7 @@ _CHANGES = tuple(f"{CHANGES_PREFIX}{tag}".encode() for tag in _TAGS)
 _BUCKET_OF_CHANGES = {key: bucket for bucket, key in enumerate(_CHANGES)}
 STORE_SLOT: int = key_slot(STORE)
 NAMESPACES_SLOT: int = key_slot(NAMESPACES)
+NODES_SLOT: int = key_slot(NODES)
 
 
 def slot_of(key: bytes) -> int:
@@ -61,8 +63,33 @@ def segment_key(path: str, descriptor: str) -> bytes:
     return f"/segments/{_TAGS[bucket_of(path)]}/{path}/{descriptor}".encode()
 
 
+def subscriptions_key(path: str) -> bytes:
+    """Hash: the name of each subscription of a topic to its type and settings."""
+    return record_key(path) + b"/subscriptions"
+
+
+def members_key(path: str, subscription: str) -> bytes:
+    """Hash: the consumers of one subscription, where they are attached and what they are assigned."""
+    return subscriptions_key(path) + f"/{_encode(subscription)}".encode()
+
+
+def leaders_key(bucket: int) -> bytes:
+    """Hash: the path of each topic that needs a leader to the node session that leads it, empty where none does."""
+    return f"/leaders/{_TAGS[bucket]}".encode()
+
+
+def garbage_key(bucket: int) -> bytes:
+    """Hash: segments, as path and descriptor, whose storage is still to be deleted."""
+    return f"/garbage/{_TAGS[bucket]}".encode()
+
+
 def index_key(bucket: int, namespace: NamespaceName) -> bytes:
     return f"/index/{_TAGS[bucket]}/{_encode(namespace.tenant)}/{_encode(namespace.namespace)}".encode()
+
+
+def closed_key(bucket: int, namespace: NamespaceName) -> bytes:
+    """Stands while a namespace is deleted with its topics: no topic is created in it meanwhile."""
+    return f"/closed/{_TAGS[bucket]}/{_encode(namespace.tenant)}/{_encode(namespace.namespace)}".encode()
 
 
 def changes_key(bucket: int) -> bytes:

@@ -38,6 +38,17 @@ class NodeSession:
         self._store = store
         self._lease = lease
         self._held_until = float("-inf")
+        self._lost = trio.Event()
+        self._renewed = trio.Event()
+
+    async def wait_held(self) -> None:
+        """Return when the lease stands."""
+        while not self.held:
+            await self._renewed.wait()
+
+    async def wait_lost(self) -> None:
+        """Return when the session that is held now, or that is to be begun, has ended."""
+        await self._lost.wait()
 
     @property
     def held(self) -> bool:
@@ -72,12 +83,24 @@ class NodeSession:
             return first
         if mine:
             self._held_until = sent_at + self._lease * (1 - _MARGIN)
+            self._renewed.set()
+            self._renewed = trio.Event()
+            await self._enter()
             return False
         self.sessions_lost += 1
         self._held_until = float("-inf")
         self.record = msgspec.structs.replace(self.record, session=os.urandom(8).hex())
         log.warning("the node session ran out while the store was away: going on as node %s", self.record.session)
+        self._lost.set()
+        self._lost = trio.Event()
         return await self._renew(first=True)
+
+    async def _enter(self) -> None:
+        """See that others find the session. At every renewal: whoever took it for dead has struck it off the list."""
+        try:
+            await self._store.leases.call(keys.NODES_SLOT, "HSET", keys.NODES, self.record.session, "")
+        except StoreError as error:
+            log.warning("the node session was not listed: %s", error)
 
     async def _release(self) -> None:
         node = keys.node_key(self.record.session)
@@ -85,5 +108,6 @@ class NodeSession:
             await self._store.leases.script(
                 keys.slot_of(node), scripts.RELEASE_LEASE, [node], [msgspec.json.encode(self.record)], repeatable=True
             )
+            await self._store.leases.call(keys.NODES_SLOT, "HDEL", keys.NODES, self.record.session)
         except StoreError as error:
             log.info("the node session was left to run out: %s", error)

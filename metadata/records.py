@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Self
+
+import msgspec
 
 from protocol.names import TopicName
 
@@ -28,6 +31,32 @@ class Version:
         return cls(match[1], int(match[2])) if match else None
 
 
+class Leader(msgspec.Struct, frozen=True):
+    """Who leads a topic, as it stands in the topic's record.
+
+    A write of the leader is accepted only while this stands there, byte for byte: the term makes it grow, the nonce
+    makes it unique even where a fail-over has lost the last one.
+    """
+
+    session: str
+    term: int
+    nonce: str
+    pulsar_url: str
+    http_url: str
+
+    @property
+    def fence(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def parse(cls, data: bytes) -> Self | None:
+        """None also for what no node of ours wrote: nobody leads by it."""
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError:
+            return None
+
+
 @dataclass(frozen=True, slots=True)
 class StoredTopic:
     name: TopicName
@@ -35,3 +64,9 @@ class StoredTopic:
     version: Version
     ctime_ms: int
     mtime_ms: int
+    leader_entry: bytes = b""  # as it is stored: what a take-over compares with
+    activity: int = 0  # grows with every registration
+
+    @property
+    def leader(self) -> Leader | None:
+        return Leader.parse(self.leader_entry) if self.leader_entry else None

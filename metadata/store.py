@@ -14,11 +14,14 @@ import trio
 from metadata import keys, scripts
 from metadata.directory import Directory
 from metadata.errors import (
+    Fenced,
+    NamespaceClosing,
     NamespaceExists,
     NamespaceMissing,
     NamespaceNotEmpty,
     OutcomeUnknown,
     RecordDamaged,
+    StoreError,
     StoreLost,
     TopicExists,
     TopicMissing,
@@ -37,7 +40,7 @@ log = logging.getLogger(__name__)
 
 # One reply of a listing: small enough that nobody on the bulk lane waits long, large enough to pipeline well.
 _SLICE: Final = 256
-_FIELDS: Final = ("value", "incarnation", "version", "ctime", "mtime")
+_FIELDS: Final = ("value", "incarnation", "version", "ctime", "mtime", "leader", "activity")
 # Entries of a change log that are looked through at a time.
 _PAGE: Final = 1_000
 # Lines of names that need no closer look: all at once they take a fraction of the time, which counts in long listings.
@@ -52,10 +55,10 @@ class TopicStore:
         self.timeouts = timeouts
         self.directory = Directory(url, connect_timeout=timeouts.connect)
         self.commands = Lane("commands", self.directory, timeouts, scripts=scripts.ALL)
-        self.bulk = Lane("bulk", self.directory, timeouts)
+        self.bulk = Lane("bulk", self.directory, timeouts, scripts=(scripts.COLLECT_GARBAGE,))
         self.leases = Lane("leases", self.directory, timeouts, scripts=scripts.ALL)
         self.identity = Identity(self.directory, self.commands, self.bulk)
-        self._change_log_length = change_log_length
+        self.change_log_length = change_log_length
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
@@ -65,7 +68,7 @@ class TopicStore:
         """Write a topic that must not exist, with the states of its first segments."""
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
-        incarnation = _operation_id()
+        incarnation = operation_id()
         outcome, version = await self._write(
             bucket,
             scripts.CREATE_TOPIC,
@@ -74,15 +77,20 @@ class TopicStore:
                 keys.index_key(bucket, topic.namespace_name),
                 keys.changes_key(bucket),
                 keys.marker_key(bucket),
+                keys.closed_key(bucket, topic.namespace_name),
                 *(keys.segment_key(path, descriptor) for descriptor in segments),
             ],
-            [incarnation, value, topic.local, path, self._change_log_length, self.identity.mark],
+            [incarnation, value, topic.local, path, self.change_log_length, self.identity.mark],
             written=Version(incarnation, 0),
         )
         if outcome == b"lost":
             raise _lost()
         if outcome == b"exists":
             raise TopicExists(f"Scalable topic already exists: {topic}. Delete it first or choose another name.")
+        if outcome == b"closed":
+            raise NamespaceClosing(
+                f"Namespace {topic.namespace_name} is being deleted: wait for the end, or delete it again with force."
+            )
         return version
 
     async def replace(
@@ -94,8 +102,14 @@ class TopicStore:
         created: Sequence[str] = (),
         sealed: Sequence[str] = (),
         removed: Sequence[str] = (),
+        fence: bytes = b"",
+        activity: int | None = None,
     ) -> Version:
-        """Write a record if it is still the expected one, together with the segment states that change with it."""
+        """Write a record if it is still the expected one, together with the segment states that change with it.
+
+        With a `fence`, only while that is the entry of the topic's leader; with an `activity`, only if nobody has
+        registered since that was read.
+        """
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
         outcome, version = await self._write(
@@ -104,23 +118,31 @@ class TopicStore:
             [
                 keys.record_key(path),
                 keys.changes_key(bucket),
-                *(keys.segment_key(path, descriptor) for descriptor in (*created, *sealed, *removed)),
+                *(keys.segment_key(path, descriptor) for descriptor in (*created, *sealed)),
+                *([keys.leaders_key(bucket)] if sealed else ()),
+                *([keys.garbage_key(bucket)] if removed else ()),
             ],
             [
                 expected.incarnation,
                 expected.number,
                 value,
                 path,
-                self._change_log_length,
+                self.change_log_length,
+                fence,
                 len(created),
                 len(sealed),
+                "" if activity is None else activity,
+                *removed,
             ],
             written=Version(expected.incarnation, expected.number + 1),
         )
         _check_expected(topic, outcome)
         return version
 
-    async def delete(self, topic: TopicName, expected: Version, segments: Sequence[str]) -> None:
+    async def delete(
+        self, topic: TopicName, expected: Version, segments: Sequence[str], subscriptions: Sequence[str] = ()
+    ) -> None:
+        """Delete a topic with its subscriptions, which must be all there are; its segments go to the garbage list."""
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
         outcome, _ = await self._write(
@@ -130,9 +152,21 @@ class TopicStore:
                 keys.record_key(path),
                 keys.index_key(bucket, topic.namespace_name),
                 keys.changes_key(bucket),
-                *(keys.segment_key(path, descriptor) for descriptor in segments),
+                keys.leaders_key(bucket),
+                keys.garbage_key(bucket),
+                keys.subscriptions_key(path),
+                *(keys.members_key(path, name) for name in subscriptions),
             ],
-            [expected.incarnation, expected.number, topic.local, path, self._change_log_length],
+            [
+                expected.incarnation,
+                expected.number,
+                topic.local,
+                path,
+                self.change_log_length,
+                len(subscriptions),
+                *subscriptions,
+                *segments,
+            ],
             written=expected,
         )
         _check_expected(topic, outcome)
@@ -197,13 +231,21 @@ class TopicStore:
         slots = keys.BUCKET_SLOTS
         indexes = [(slots[bucket], ("HGETALL", keys.index_key(bucket, namespace))) for bucket in buckets]
         marks = [(slots[bucket], ("GET", keys.marker_key(bucket))) for bucket in buckets]
-        replies = await lane.gather([*indexes, *marks])
+        replies = await lane.gather([*indexes, *marks], refusals=True)
         listed = zip(buckets, replies[: len(buckets)], replies[len(buckets) :], strict=True)
         mine = self.identity.mark
-        return {bucket: _entries(bucket, namespace, found) for bucket, found, mark in listed if mark == mine}
+        return {
+            bucket: _entries(bucket, namespace, found)
+            for bucket, found, mark in listed
+            if mark == mine and not isinstance(found, StoreError)
+        }
 
     async def create_namespace(self, namespace: NamespaceName, policies: bytes = b"{}") -> None:
-        op = _operation_id()
+        if await self.get_namespace(namespace) is not None:
+            raise NamespaceExists(f"Namespace already exists: {namespace}.")
+        # Before it is there, so that no crash leaves a new namespace behind that takes no topics.
+        await self.reopen_namespace(namespace)
+        op = operation_id()
         reply = await self.commands.script(
             keys.NAMESPACES_SLOT,
             scripts.CREATE_NAMESPACE,
@@ -227,6 +269,47 @@ class TopicStore:
         value: bytes | None = await self.commands.call(keys.NAMESPACES_SLOT, "HGET", keys.NAMESPACES, str(namespace))
         return None if value is None else value[17:]
 
+    async def replace_namespace(self, namespace: NamespaceName, expected: bytes, policies: bytes) -> None:
+        """Write the policies of a namespace if they are still the expected ones."""
+        outcome = await self.commands.script(
+            keys.NAMESPACES_SLOT,
+            scripts.REPLACE_NAMESPACE,
+            [keys.NAMESPACES],
+            [operation_id(), str(namespace), expected, policies],
+            repeatable=True,
+        )
+        if outcome == b"missing":
+            raise NamespaceMissing(f"Namespace does not exist: {namespace}.")
+        if outcome == b"conflict":
+            raise VersionConflict(f"The policies of {namespace} were changed by somebody else meanwhile: try again.")
+
+    async def close_namespace(self, namespace: NamespaceName) -> None:
+        """Let no topic be created in a namespace from now on, until it is reopened or created anew."""
+        await self.commands.gather(
+            [
+                (keys.BUCKET_SLOTS[bucket], scripts.CLOSE_NAMESPACE.command([keys.closed_key(bucket, namespace)], []))
+                for bucket in range(keys.BUCKETS)
+            ]
+        )
+
+    async def reopen_namespace(self, namespace: NamespaceName) -> None:
+        await self.commands.gather(
+            [
+                (keys.BUCKET_SLOTS[bucket], ("UNLINK", keys.closed_key(bucket, namespace)))
+                for bucket in range(keys.BUCKETS)
+            ]
+        )
+
+    async def is_closed(self, namespace: NamespaceName) -> bool:
+        """Whether somebody is deleting a namespace with its topics, or was interrupted while doing so."""
+        marks = await self.commands.gather(
+            [
+                (keys.BUCKET_SLOTS[bucket], ("EXISTS", keys.closed_key(bucket, namespace)))
+                for bucket in range(keys.BUCKETS)
+            ]
+        )
+        return any(marks)
+
     async def delete_namespace(self, namespace: NamespaceName) -> None:
         if await self.get_namespace(namespace) is None:
             raise NamespaceMissing(f"Namespace does not exist: {namespace}.")
@@ -249,7 +332,7 @@ class TopicStore:
         written: Version,
     ) -> tuple[bytes, Version]:
         """Run a script under a new operation id until its outcome is known; `written` is the version it writes."""
-        op = _operation_id()
+        op = operation_id()
         give_up_at = trio.current_time() + self.timeouts.patience
         interrupted = False
         while True:
@@ -260,21 +343,21 @@ class TopicStore:
             except OutcomeUnknown:
                 interrupted = True
                 # Looked up before it is sent again: a topic that was created and deleted meanwhile stays deleted.
-                if await self._is_logged(bucket, op):
+                if await self.is_logged(bucket, op):
                     return b"done", written
                 if trio.current_time() > give_up_at:
                     raise
                 continue
             # The first sending may have arrived after all, and somebody else's write after it.
-            if outcome != b"done" and interrupted and await self._is_logged(bucket, op):
+            if outcome != b"done" and interrupted and await self.is_logged(bucket, op):
                 return b"done", written
             return outcome, Version(incarnation.decode(), int(number or 0))
 
-    async def _is_logged(self, bucket: int, op: str) -> bool:
+    async def is_logged(self, bucket: int, op: str) -> bool:
         """Whether an operation happened: then the bucket's change log names it."""
         wanted = op.encode()
         end = b"+"
-        for _ in range(0, self._change_log_length, _PAGE):
+        for _ in range(0, self.change_log_length, _PAGE):
             entries: list[Reply] = await self.commands.call(
                 keys.BUCKET_SLOTS[bucket], "XREVRANGE", keys.changes_key(bucket), end, "-", "COUNT", _PAGE
             )
@@ -324,10 +407,18 @@ def _entries(bucket: int, namespace: NamespaceName, found: Mapping[bytes, bytes]
 
 def _stored(topic: TopicName, reply: Reply) -> StoredTopic | RecordDamaged | None:
     try:
-        value, incarnation, version, ctime, mtime = reply
+        value, incarnation, version, ctime, mtime, leader, activity = reply
         if incarnation is None:
             return None
-        return StoredTopic(topic, bytes(value), Version(incarnation.decode(), int(version)), int(ctime), int(mtime))
+        return StoredTopic(
+            topic,
+            bytes(value),
+            Version(incarnation.decode(), int(version)),
+            int(ctime),
+            int(mtime),
+            leader or b"",
+            int(activity or 0),
+        )
     except (TypeError, ValueError):
         # Something that no script of ours wrote.
         return RecordDamaged(f"What is stored for {topic} is not the record of a topic: restore or remove it.")
@@ -336,6 +427,8 @@ def _stored(topic: TopicName, reply: Reply) -> StoredTopic | RecordDamaged | Non
 def _check_expected(topic: TopicName, outcome: bytes) -> None:
     if outcome == b"missing":
         raise TopicMissing(f"Scalable topic not found: {topic}.")
+    if outcome == b"fenced":
+        raise Fenced(f"This node does not lead {topic} any more: try again.")
     if outcome == b"conflict":
         raise VersionConflict(f"{topic} was changed by somebody else meanwhile: read it again.")
 
@@ -344,5 +437,5 @@ def _lost() -> StoreLost:
     return StoreLost("The store has lost its identity (flushed, or another data set): restore it or restart Vela.")
 
 
-def _operation_id() -> str:
+def operation_id() -> str:
     return os.urandom(8).hex()

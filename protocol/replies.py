@@ -101,6 +101,29 @@ def partitioned_metadata(request_id: int, partitions: int = 0) -> BaseCommand:
     return reply
 
 
+def subscribed(request_id: int, assignment: api.ScalableConsumerAssignment) -> BaseCommand:
+    """A consumer is registered with the controller of its topic."""
+    reply = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE)
+    reply.scalableTopicSubscribeResponse.request_id = request_id
+    reply.scalableTopicSubscribeResponse.assignment.CopyFrom(assignment)
+    return reply
+
+
+def subscribe_refused(request_id: int, server_error: int, message: str) -> BaseCommand:
+    reply = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE)
+    reply.scalableTopicSubscribeResponse.request_id = request_id
+    _explain(reply.scalableTopicSubscribeResponse, "error", server_error, "message", message)
+    return reply
+
+
+def assignment_update(consumer_id: int, assignment: api.ScalableConsumerAssignment) -> BaseCommand:
+    """A registered consumer has other segments now; all of them, not the difference."""
+    command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE)
+    command.scalableTopicAssignmentUpdate.consumer_id = consumer_id
+    command.scalableTopicAssignmentUpdate.assignment.CopyFrom(assignment)
+    return command
+
+
 @dataclass(frozen=True, slots=True)
 class _Refusal:
     """How one type of request is refused.

@@ -11,7 +11,7 @@ _DAG_FIELD = 2
 _RESOLVED_NAME_FIELD = 5
 
 
-def encode_tail(layout: Layout, *, name: str, owner_url: str, controller_url: str | None = None) -> bytes:
+def encode_tail(layout: Layout, *, name: str, owner_url: str, controller_url: str) -> bytes:
     """The DAG and the resolved name: all segments in record order, every active one served at `owner_url`."""
     dag = api.ScalableTopicDAG(epoch=layout.epoch)
     for segment in layout.segments.values():
@@ -38,8 +38,7 @@ def encode_tail(layout: Layout, *, name: str, owner_url: str, controller_url: st
             wire.legacy_topic_name = segment.legacy_topic_name
     for segment in layout.active:
         dag.segment_brokers.add(segment_id=segment.segment_id, broker_url=owner_url)
-    if controller_url is not None:
-        dag.controller_broker_url = controller_url
+    dag.controller_broker_url = controller_url
     encoded, resolved = dag.SerializeToString(), name.encode()
     return b"".join(
         (

@@ -5,6 +5,7 @@ Which command is legal when stands in one table; a missing row ends the connecti
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
@@ -14,15 +15,16 @@ from typing import Any, Generic, Protocol, TypeVar
 from protocol import replies
 from protocol.errors import ProtocolError
 from protocol.framing import DEFAULT_MAX_MESSAGE_SIZE, Frame, UnknownCommand, encode
-from protocol.names import NON_PERSISTENT, TOPIC, NamespaceName, TopicName
+from protocol.names import MAX_LOCAL_NAME_BYTES, NON_PERSISTENT, TOPIC, NamespaceName, TopicName
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.counters import Counters
-from sessions.errors import NeverScalable, TooManyFilters, TooManyWatches, Violation, WatchOnPartition
+from sessions.errors import BadConsumerName, NeverScalable, TooManyFilters, TooManyWatches, Violation, WatchOnPartition
 from sessions.outbox import Outbox
 
 W = TypeVar("W")
 N = TypeVar("N")
+C = TypeVar("C")
 
 PING = encode(replies.ping())
 PONG = encode(replies.pong())
@@ -72,12 +74,33 @@ class NamespaceWatching(Protocol[N]):
         """The connection is gone."""
 
 
+class ConsumerRegistry(Protocol[C]):
+    """The registered consumers as the dialogue sees them, with a registry by consumer id."""
+
+    def subscribe(
+        self,
+        outbox: Outbox,
+        registry: dict[int, C],
+        request: api.CommandScalableTopicSubscribe,
+        topic: TopicName,
+        address: str,
+    ) -> None:
+        """Register a consumer, in place of one with the same id; answer through the outbox."""
+
+    def unsubscribe(self, outbox: Outbox, registry: dict[int, C], request_id: int, consumer_id: int) -> None:
+        """A consumer leaves for good; unknown ids are fine."""
+
+    def drop_all(self, registry: dict[int, C]) -> None:
+        """The connection is gone."""
+
+
 @dataclass(frozen=True, slots=True)
-class Hubs(Generic[W, N]):
-    """Where watches of each kind are kept."""
+class Hubs(Generic[W, N, C]):
+    """Where watches of each kind are kept, and consumers."""
 
     topics: Watches[W]
     namespaces: NamespaceWatching[N]
+    consumers: ConsumerRegistry[C]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +148,27 @@ _EVENTS: Mapping[int, Event] = {
 }
 
 
-class Dialogue(Generic[W, N]):
+class Dialogue(Generic[W, N, C]):
     """One client's conversation. Never awaits: whatever takes time answers later, through the outbox."""
 
-    __slots__ = ("_counters", "_hubs", "_namespaces", "_outbox", "_terms", "_topics", "opens", "peer_version", "state")
+    __slots__ = (
+        "_address",
+        "_consumers",
+        "_counters",
+        "_hubs",
+        "_namespaces",
+        "_outbox",
+        "_terms",
+        "_topics",
+        "opens",
+        "peer_version",
+        "state",
+    )
 
-    def __init__(self, outbox: Outbox, hubs: Hubs[W, N], terms: Terms, counters: Counters) -> None:
+    def __init__(
+        self, outbox: Outbox, hubs: Hubs[W, N, C], terms: Terms, counters: Counters, address: str = ""
+    ) -> None:
+        self._address = address
         self._outbox = outbox
         self._hubs = hubs
         self._terms = terms
@@ -138,6 +176,7 @@ class Dialogue(Generic[W, N]):
         # Most connections hold no watch for most of their life, and a dict is as large as all the rest here.
         self._topics: dict[int, W] | None = None
         self._namespaces: dict[int, N] | None = None
+        self._consumers: dict[int, C] | None = None
         self.state = State.START
         self.peer_version = 0
         self.opens = 0  # watches asked for so far, whatever became of them
@@ -163,12 +202,14 @@ class Dialogue(Generic[W, N]):
         self.state = State.CLOSED
         topics, self._topics = self._topics, None
         namespaces, self._namespaces = self._namespaces, None
-        try:
+        consumers, self._consumers = self._consumers, None
+        with ExitStack() as steps:
             if topics is not None:
-                self._hubs.topics.drop_all(topics)
-        finally:
+                steps.callback(self._hubs.topics.drop_all, topics)
             if namespaces is not None:
-                self._hubs.namespaces.drop_all(namespaces)
+                steps.callback(self._hubs.namespaces.drop_all, namespaces)
+            if consumers is not None:
+                steps.callback(self._hubs.consumers.drop_all, consumers)
 
     def _connect(self, command: BaseCommand) -> None:
         self.peer_version = command.connect.protocol_version
@@ -261,8 +302,29 @@ class Dialogue(Generic[W, N]):
         if self._namespaces is not None:
             self._hubs.namespaces.close(self._namespaces, command.watchScalableTopicsClose.watch_id)
 
+    def _subscribe_consumer(self, command: BaseCommand) -> None:
+        self.opens += 1
+        request = command.scalableTopicSubscribe
+        registry = self._consumers
+        if registry is None:
+            registry = self._consumers = {}
+        try:
+            topic = _watchable(request.topic)
+            _check_name("subscription", request.subscription)
+            _check_name("consumer", request.consumer_name)
+            self._check_room(request.consumer_id in registry)
+        except ProtocolError as error:
+            self._refuse(command, error)
+            return
+        self._hubs.consumers.subscribe(self._outbox, registry, request, topic.canonical, self._address)
+
+    def _unsubscribe_consumer(self, command: BaseCommand) -> None:
+        request = command.scalableTopicUnsubscribe
+        registry = self._consumers if self._consumers is not None else {}
+        self._hubs.consumers.unsubscribe(self._outbox, registry, request.request_id, request.consumer_id)
+
     def _check_room(self, replacing: bool) -> None:
-        held = len(self._topics or ()) + len(self._namespaces or ())
+        held = len(self._topics or ()) + len(self._namespaces or ()) + len(self._consumers or ())
         if held >= self._terms.max_watches and not replacing:
             raise TooManyWatches(f"This connection holds {held} watches, which is the limit: close one first.")
 
@@ -281,7 +343,7 @@ class Dialogue(Generic[W, N]):
         self._outbox.reply(encode(command))
 
 
-_HANDLERS: Mapping[int, Callable[[Dialogue[Any, Any], BaseCommand], None]] = {
+_HANDLERS: Mapping[int, Callable[[Dialogue[Any, Any, Any], BaseCommand], None]] = {
     BaseCommand.CONNECT: Dialogue._connect,
     BaseCommand.PING: Dialogue._ping,
     BaseCommand.PONG: Dialogue._pong,
@@ -291,7 +353,17 @@ _HANDLERS: Mapping[int, Callable[[Dialogue[Any, Any], BaseCommand], None]] = {
     BaseCommand.SCALABLE_TOPIC_CLOSE: Dialogue._close_watch,
     BaseCommand.WATCH_SCALABLE_TOPICS: Dialogue._open_namespace_watch,
     BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE: Dialogue._close_namespace_watch,
+    BaseCommand.SCALABLE_TOPIC_SUBSCRIBE: Dialogue._subscribe_consumer,
+    BaseCommand.SCALABLE_TOPIC_UNSUBSCRIBE: Dialogue._unsubscribe_consumer,
 }
+
+
+def _check_name(what: str, name: str) -> None:
+    """Names of subscriptions and consumers are anything that can be shown and stored."""
+    if not name.strip():
+        raise BadConsumerName(f"The {what} has no name: give it one.")
+    if len(name.encode()) > MAX_LOCAL_NAME_BYTES:
+        raise BadConsumerName(f"The name of the {what} is longer than {MAX_LOCAL_NAME_BYTES} bytes.")
 
 
 # Thousands that come back at once name few namespaces; names that are refused are not kept.

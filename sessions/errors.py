@@ -29,6 +29,11 @@ class WatchOnPartition(WatchRefused):
     http_status = 404
 
 
+class BadConsumerName(WatchRefused):
+    server_error = api.NotAllowedError
+    http_status = 412
+
+
 class TooManyFilters(WatchRefused):
     server_error = api.NotAllowedError
     http_status = 412

@@ -18,7 +18,7 @@ from layout import records
 from layout.errors import LayoutError
 from metadata import keys
 from metadata.errors import RecordDamaged, StoreDenied, StoreError, StoreFull, StoreLost, StoreUnavailable
-from metadata.records import Version
+from metadata.records import StoredTopic, Version
 from protocol.errors import ProtocolError
 from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
@@ -165,17 +165,24 @@ class Hub:
         try:
             if isinstance(stored, RecordDamaged):
                 raise stored
-            if point.tail is None or stored.version != Version(point.incarnation, point.number):
-                layout = records.decode_layout(stored.value)
-                tail = encode_tail(layout, name=str(point.topic), owner_url=self._owner_url)
-                if tail != point.tail:
-                    point.tail = tail
+            known = point.tail is not None and point.leader_entry == stored.leader_entry
+            if not known or stored.version != Version(point.incarnation, point.number):
+                point.leader_entry = stored.leader_entry
+                point.tail = self._encoded(point, stored)
                 self._note_version(point, stored.version)
         except (LayoutError, RecordDamaged) as error:
             log.error("the record of %s cannot be served: %s", point.topic, error)
             self._unreadable(point)
         else:
             self._publish(point)
+
+    def _encoded(self, point: Point, stored: StoredTopic) -> bytes:
+        layout = records.decode_layout(stored.value)
+        leader = stored.leader
+        # Where nobody leads, whoever is asked first does: so this node says that it is the one.
+        url = self._owner_url if leader is None else leader.pulsar_url
+        tail = encode_tail(layout, name=str(point.topic), owner_url=self._owner_url, controller_url=url)
+        return point.tail if tail == point.tail else tail
 
     def _unreadable(self, point: Point) -> None:
         """Who was told something keeps it; who comes now is told the truth instead of what once was."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import unquote
 
 import trio
@@ -13,7 +13,7 @@ import trio
 from layout import records
 from layout.errors import LayoutError
 from metadata import keys
-from metadata.errors import RecordDamaged, StoreLost
+from metadata.errors import RecordDamaged, StoreLost, StoreUnavailable
 from metadata.lanes import Lane
 from metadata.records import StoredTopic
 from metadata.store import TopicStore
@@ -47,6 +47,20 @@ class Listing(Protocol):
     def note_hash_match(self) -> None: ...
 
 
+class _Listed(NamedTuple):
+    name: str
+    incarnation: str
+    properties: Mapping[str, str] | None
+
+
+class _SharedListing:
+    """One listing for all who waited for it when it began; without a result it has failed."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.listed: Mapping[int, Sequence[_Listed]] | None = None
+
+
 class NamespaceWatches:
     """Namespace and filters to group to sessions. A listener of the read-back."""
 
@@ -65,6 +79,7 @@ class NamespaceWatches:
         self._store = store
         self._lane = lane
         self._around = Surroundings(nursery, readback, self, whole, window, frame_limit)
+        self._waiting: dict[tuple[NamespaceName, tuple[int, ...]], _SharedListing] = {}
         self._listing_slots = trio.CapacityLimiter(_LISTINGS_AT_ONCE)
         self._groups: dict[str, dict[Filters, Group]] = {}  # by the path of their namespace
         readback.add(self)
@@ -116,14 +131,15 @@ class NamespaceWatches:
     def apply(self, bucket: int, path: str, found: Found) -> None:
         namespace, _, last = path.rpartition("/")
         name = unquote(last)
-        for group in list(self._groups[namespace].values()):
-            match found:
-                case None:
-                    group.update(bucket, path, name, None)
-                case StoredTopic():
-                    group.update(bucket, path, name, found.version.incarnation if self._belongs(group, found) else None)
-                case RecordDamaged():
-                    log.error("the record of %s cannot be filtered: %s", name, found)
+        groups = list(self._groups[namespace].values())
+        if isinstance(found, RecordDamaged):
+            log.error("the record of %s cannot be filtered: %s", name, found)
+            return
+        # Decoded once, and only if somebody filters.
+        properties = _properties(found) if found is not None and any(group.filters for group in groups) else None
+        for group in groups:
+            is_in = found is not None and self._belongs(group, properties)
+            group.update(bucket, path, name, found.version.incarnation if found is not None and is_in else None)
 
     def gap(self, buckets: Collection[int]) -> None:
         for groups in self._groups.values():
@@ -133,40 +149,67 @@ class NamespaceWatches:
     # What a group calls.
 
     async def members(self, buckets: Sequence[int], group: Group) -> dict[int, dict[str, str]]:
-        namespace = group.namespace
+        if not group.filters:
+            self.counters.listings += len(buckets)
+            async with self._listing_slots:
+                return await self._store.list_buckets(self._lane(), buckets, group.namespace)
+        listed = await self._with_properties(group.namespace, tuple(buckets))
+        return {
+            bucket: {topic.name: topic.incarnation for topic in topics if self._belongs(group, topic.properties)}
+            for bucket, topics in listed.items()
+        }
+
+    async def _with_properties(
+        self, namespace: NamespaceName, buckets: tuple[int, ...]
+    ) -> Mapping[int, Sequence[_Listed]]:
+        """The topics of some buckets with their properties, read once for all groups that wait to read them."""
+        key = (namespace, buckets)
+        shared = self._waiting.get(key)
+        if shared is not None:
+            # It has not begun, so it will see everything that whoever joins it now could see.
+            await shared.done.wait()
+            if shared.listed is None:
+                raise StoreUnavailable("A listing that was waited for has failed.")
+            return shared.listed
+        shared = self._waiting[key] = _SharedListing()
+        try:
+            async with self._listing_slots:
+                del self._waiting[key]
+                shared.listed = await self._read_listed(namespace, buckets)
+                return shared.listed
+        finally:
+            if self._waiting.get(key) is shared:
+                del self._waiting[key]
+            shared.done.set()
+
+    async def _read_listed(self, namespace: NamespaceName, buckets: Sequence[int]) -> dict[int, list[_Listed]]:
         self.counters.listings += len(buckets)
-        async with self._listing_slots:
-            indexed = await self._store.list_buckets(self._lane(), buckets, namespace)
-            if not group.filters:
-                return indexed
-            topics = [
-                (bucket, TopicName.scalable(namespace.tenant, namespace.namespace, name))
-                for bucket, names in indexed.items()
-                for name in names
-            ]
-            members: dict[int, dict[str, str]] = {bucket: {} for bucket in indexed}
-            for start in range(0, len(topics), _SLICE):
-                part = topics[start : start + _SLICE]
-                records = await self._store.read(self._lane(), [topic for _, topic in part])
-                for (bucket, topic), found in zip(part, records, strict=True):
-                    if isinstance(found, StoreLost):
-                        members.pop(bucket, None)
-                    elif bucket in members and isinstance(found, StoredTopic) and self._belongs(group, found):
-                        members[bucket][topic.local] = found.version.incarnation
-            return members
+        indexed = await self._store.list_buckets(self._lane(), buckets, namespace)
+        topics = [
+            (bucket, TopicName.scalable(namespace.tenant, namespace.namespace, name))
+            for bucket, names in indexed.items()
+            for name in names
+        ]
+        listed: dict[int, list[_Listed]] = {bucket: [] for bucket in indexed}
+        for start in range(0, len(topics), _SLICE):
+            part = topics[start : start + _SLICE]
+            records_found = await self._store.read(self._lane(), [topic for _, topic in part])
+            for (bucket, topic), found in zip(part, records_found, strict=True):
+                if isinstance(found, StoreLost):
+                    listed.pop(bucket, None)
+                elif bucket in listed and isinstance(found, StoredTopic):
+                    listed[bucket].append(_Listed(topic.local, found.version.incarnation, _properties(found)))
+        return listed
 
     def note_hash_match(self) -> None:
         self.counters.hash_matches += 1
 
-    def _belongs(self, group: Group, found: StoredTopic) -> bool:
+    def _belongs(self, group: Group, properties: Mapping[str, str] | None) -> bool:
+        """Whether a topic with these properties is a group's; None stands for properties that cannot be read."""
         if not group.filters:
             return True
         self.counters.evaluations += 1
-        try:
-            return group.matches(records.decode_properties(found.value))
-        except LayoutError as error:
-            log.error("the record of %s cannot be filtered: %s", found.name, error)
-            return False
+        return properties is not None and group.matches(properties)
 
     def _detach(self, watch: NamespaceWatch) -> None:
         group = watch.group
@@ -180,3 +223,11 @@ class NamespaceWatches:
                 self.counters.groups -= 1
             if not groups:
                 del self._groups[namespace]
+
+
+def _properties(found: StoredTopic) -> Mapping[str, str] | None:
+    try:
+        return records.decode_properties(found.value)
+    except LayoutError as error:
+        log.error("the record of %s cannot be filtered: %s", found.name, error)
+        return None

@@ -236,6 +236,9 @@ class Outbox:
             pass
         finally:
             self._counters.outbox_bytes -= before - backlog.size
+        if backlog.size > before and self._counters.outbox_bytes > self._limits.total_bytes:
+            # What waited to be put together has turned out to be long.
+            self.close(CloseReason.OVERLOAD)
         if not self.congested:
             self._note_progress()
         return accepted

@@ -41,7 +41,7 @@ class Watch:
 
 
 class Point:
-    """What all watches of one topic share. Segment owners and the controller's URL will join the record here.
+    """What all watches of one topic share. The owners of its segments will join the record here.
 
     There is one for every watched topic, most of them with a single watch: hence the linked list instead of a dict, and
     a path from which the name is made when it is wanted.
@@ -52,6 +52,7 @@ class Point:
         "fan_out",
         "first",
         "incarnation",
+        "leader_entry",
         "missing_since",
         "number",
         "path",
@@ -66,6 +67,7 @@ class Point:
         self.tail: bytes | None = None  # as of the last completed read that found the topic
         self.incarnation = ""  # of that read
         self.number = 0
+        self.leader_entry = b""
         self.fan_out = FanOut.NONE
         self.creating = False
         self.missing_since: float | None = None

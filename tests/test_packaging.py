@@ -5,6 +5,8 @@ from importlib.metadata import packages_distributions
 from importlib.resources import files
 from pathlib import Path
 
+from metadata import scripts
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -25,4 +27,4 @@ def test_every_dependency_is_pinned() -> None:
 
 def test_scripts_are_found_as_package_data() -> None:
     sources = [entry.name for entry in files("metadata.scripts").iterdir() if entry.name.endswith(".lua")]
-    assert len(sources) == 6
+    assert len(sources) == len(scripts.ALL)

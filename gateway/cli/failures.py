@@ -20,13 +20,20 @@ def alone(error: BaseException) -> BaseException:
 def sentence(error: BaseException) -> str:
     """What to tell the user about a failure."""
     if isinstance(error, (CommandError, *_meant_for_users())):
-        return str(error)
+        return _in_one_line(str(error))
     if isinstance(error, OSError):
         return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}."
     frames = extract_tb(error.__traceback__)
     place = f" in {Path(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}{place}: {text}. This is a defect of Vela; please report it."
+
+
+def _in_one_line(text: str) -> str:
+    # A server's sentence may quote names that others have chosen.
+    from gateway.cli.graph_words import printable
+
+    return printable(text)
 
 
 def _meant_for_users() -> tuple[type[Exception], ...]:

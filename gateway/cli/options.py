@@ -16,6 +16,7 @@ from gateway.setting_kinds import url
 from gateway.settings import CONFIG_VARIABLE, ROWS, Setting, load
 
 if TYPE_CHECKING:
+    from gateway.admin_client import AdminClient
     from protocol.names import NamespaceName, TopicName
 
 DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
@@ -53,11 +54,20 @@ Properties = Annotated[
     list[str] | None,
     typer.Option("--property", "-p", metavar="KEY=VALUE", help="A property; may be given several times."),
 ]
+Subscription = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="The name of a subscription of the topic.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class BadArgument(CommandError):
     """An argument that no server needs to be asked about."""
+
+
+def admin_client(url: str) -> AdminClient:
+    """The server that --admin-url names."""
+    # httpx takes longer to import than all of the command line does.
+    from gateway.admin_client import AdminClient
+
+    return AdminClient(url)
 
 
 def parse_topic(text: str) -> TopicName:
@@ -87,6 +97,17 @@ def parse_namespace(text: str) -> NamespaceName:
     from protocol.names import NamespaceName
 
     return NamespaceName.parse(text)
+
+
+def parse_subscription(text: str) -> str:
+    """Anything that can be written into a URL; the server has the last word."""
+    if not text.strip():
+        raise BadArgument("The name of the subscription is blank: give it one.")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadArgument("The name of the subscription is not valid Unicode.") from None
+    return text
 
 
 def parse_properties(given: list[str] | None) -> dict[str, str]:

@@ -1,31 +1,33 @@
-"""`vela topics …`: create, inspect, label, split, merge, draw and delete topics through the admin API."""
+"""`vela topics …`: create, inspect, label, split, merge, draw, watch over and delete topics through the admin API."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from datetime import UTC, datetime
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gateway.cli.failures import CommandError
 from gateway.cli.options import (
     DEFAULT_ADMIN_URL,
     AdminUrl,
     Json,
     Properties,
     Topic,
+    admin_client,
     parse_namespace,
     parse_properties,
     parse_topic,
 )
+from gateway.cli.terminal import cell, moment, print_json, print_parts, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from gateway.admin_client import AdminClient
+    from gateway.cli.answers import TopicStats
     from layout.layouts import Layout
     from layout.records import TopicRecord
     from layout.segments import Segment
@@ -48,7 +50,7 @@ def create(
     """Create a topic."""
     name = parse_topic(topic)
     given = parse_properties(properties)
-    with _client(admin_url) as client:
+    with admin_client(admin_url) as client:
         client.create_topic(name, segments, given)
     print(f"Created {name} with {segments} segment{'s' if segments > 1 else ''}.")
 
@@ -65,10 +67,10 @@ def list_topics(
     """List the topics of a namespace, one per line; with --property only those that have all of them."""
     name = parse_namespace(namespace)
     given = parse_properties(properties)
-    with _client(admin_url) as client:
+    with admin_client(admin_url) as client:
         names = client.list_topics(name, given)
     if as_json:
-        print(json.dumps(names, indent=2, ensure_ascii=False))
+        print_json(names)
     else:
         for found in names:
             print(found)
@@ -78,13 +80,13 @@ def list_topics(
 def get(topic: Topic, as_json: Json = False, admin_url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
     """Show a topic's layout and properties."""
     name = parse_topic(topic)
-    with _client(admin_url) as client:
+    with admin_client(admin_url) as client:
         content = client.get_topic(name)
     record = _decode(content)
     if as_json:
-        print(json.dumps(json.loads(content), indent=2, ensure_ascii=False))
+        print_json(content)
     else:
-        _print_rich(_overview(name, record), _segment_table(record.layout))
+        print_parts(_overview(name, record), _segment_table(record.layout))
 
 
 @app.command("set-properties")
@@ -106,7 +108,7 @@ def set_properties(
     except typer.BadParameter as error:
         error.param_hint = "KEY=VALUE"
         raise
-    with _client(admin_url) as client:
+    with admin_client(admin_url) as client:
         client.set_properties(name, given)
     print(f"{name} has {', '.join(f'{key}={value}' for key, value in given.items()) or 'no properties'} now.")
 
@@ -119,7 +121,7 @@ def split(
 ) -> None:
     """Seal a segment and let two new ones take over its halves."""
     name = parse_topic(topic)
-    with _client(admin_url) as client:
+    with admin_client(admin_url) as client:
         client.split(name, segment)
         children = _children(client, name, segment)
     print(f"Split segment {segment} of {name}{children}.")
@@ -134,18 +136,85 @@ def merge(
 ) -> None:
     """Seal two neighbouring segments and let one new one take over both ranges."""
     name = parse_topic(topic)
-    with _client(admin_url) as client:
+    with admin_client(admin_url) as client:
         client.merge(name, first, second)
         children = _children(client, name, first)
     print(f"Merged segments {first} and {second} of {name}{children}.")
 
 
 @app.command()
-def delete(topic: Topic, admin_url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
-    """Delete a topic with all its segments."""
+def retention(
+    topic: Topic,
+    minutes: Annotated[
+        int | None, typer.Option("--minutes", min=-1, metavar="N", help="Keep them this long; -1 for ever.")
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Leave it to the namespace.")] = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Show or set how long a topic keeps its sealed segments."""
+    if clear and minutes is not None:
+        raise typer.BadParameter("give only one of them.", param_hint="--minutes, --clear")
     name = parse_topic(topic)
-    with _client(admin_url) as client:
-        client.delete_topic(name)
+    with admin_client(admin_url) as client:
+        if clear:
+            client.clear_retention(name)
+        elif minutes is not None:
+            client.set_retention(name, minutes)
+        else:
+            minutes = _retention(client, name)
+    print(f"{name} keeps sealed segments {_kept(minutes)}.")
+
+
+@app.command()
+def stats(topic: Topic, as_json: Json = False, admin_url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
+    """Show who leads a topic, who owns its segments, and its subscriptions."""
+    name = parse_topic(topic)
+    content, found = _stats(name, admin_url)
+    if as_json:
+        print_json(content)
+        return
+    from gateway.cli import topic_stats as shown
+
+    print_parts(
+        shown.overview(str(name), found), "", shown.segment_table(found.layout), "", shown.subscription_table(found)
+    )
+
+
+@app.command()
+def consumers(
+    topic: Topic,
+    subscription: Annotated[
+        str | None, typer.Option("--subscription", "-s", metavar="NAME", help="Only the consumers of this one.")
+    ] = None,
+    as_json: Json = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Show which consumer has which segments, and the segments that nobody has."""
+    name = parse_topic(topic)
+    content, found = _stats(name, admin_url)
+    if subscription is not None and subscription not in found.subscriptions:
+        raise CommandError(f"{name} has no subscription {subscription}: see `vela subscriptions list`.")
+    from gateway.cli import topic_stats as shown
+
+    wanted = found.subscriptions if subscription is None else {subscription: found.subscriptions[subscription]}
+    if as_json:
+        print_json(shown.consumers_as_object(content, found, wanted))
+    elif wanted:
+        print_parts(shown.consumer_table(found, wanted))
+    else:
+        print(f"{name} has no subscriptions.")
+
+
+@app.command()
+def delete(
+    topic: Topic,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Also while consumers are connected.")] = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Delete a topic with all its segments and subscriptions."""
+    name = parse_topic(topic)
+    with admin_client(admin_url) as client:
+        client.delete_topic(name, force=force)
     print(f"Deleted {name}.")
 
 
@@ -163,7 +232,7 @@ def graph(
     from gateway.cli import graph as drawings
 
     name = parse_topic(topic)
-    with _client(admin_url) as client:
+    with admin_client(admin_url) as client:
         layout = _decode(client.get_topic(name)).layout
     if dot or svg or mermaid:
         draw = drawings.to_dot if dot else drawings.to_svg if svg else drawings.to_mermaid
@@ -175,17 +244,36 @@ def graph(
     print(drawing, end="" if drawing.endswith("\n") else "\n")
 
 
-def _client(url: str) -> AdminClient:
-    # httpx takes longer to import than all of the command line does.
-    from gateway.admin_client import AdminClient
-
-    return AdminClient(url)
-
-
 def _decode(content: bytes) -> TopicRecord:
     from layout.records import decode
 
     return decode(content)
+
+
+def _stats(topic: TopicName, admin_url: str) -> tuple[bytes, TopicStats]:
+    """The statistics as they came and as a value."""
+    from gateway.cli.answers import TopicStats, read
+
+    with admin_client(admin_url) as client:
+        content = client.topic_stats(topic)
+        return content, read(client, content, TopicStats, "statistics of a topic")
+
+
+def _retention(client: AdminClient, topic: TopicName) -> int | None:
+    """The minutes of the topic's own, None where it has none."""
+    from gateway.cli.answers import Retention, read
+
+    content = client.get_retention(topic)
+    return read(client, content, Retention, "retention of a topic").retention_time_in_minutes if content else None
+
+
+def _kept(minutes: int | None) -> str:
+    if minutes is None:
+        return "as long as its namespace says"
+    if minutes < 0:
+        return "for ever"
+    at_least = f", and {minutes} minute{'' if minutes == 1 else 's'} at least" if minutes else ""
+    return f"until they are consumed{at_least}"
 
 
 def _children(client: AdminClient, topic: TopicName, segment: int) -> str:
@@ -200,33 +288,26 @@ def _children(client: AdminClient, topic: TopicName, segment: int) -> str:
 
 
 def _overview(name: TopicName, record: TopicRecord) -> RenderableType:
-    from rich.text import Text
-
-    from gateway.cli.graph_words import printable
-
     layout = record.layout
     active = sum(segment.is_active for segment in layout.segments.values())
-    text = Text(f"{printable(str(name))}\n", style="bold")
-    text.append(f"epoch {layout.epoch}, {active} active and {len(layout.segments) - active} sealed segments", "dim")
+    text = cell(str(name), "bold")
+    text.append(f"\nepoch {layout.epoch}, {active} active and {len(layout.segments) - active} sealed segments", "dim")
     for key, value in sorted(record.properties.items()):
-        text.append(f"\n{printable(key)}", "cyan").append(f" = {printable(value)}", "default")
+        text.append("\n").append_text(cell(key, "cyan")).append(" = ", "default").append_text(cell(value, "default"))
     return text
 
 
 def _segment_table(layout: Layout) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("segment", "range", "share", "state", "from", "into", "since epoch", "created"):
-        table.add_column(heading, justify="right" if heading in ("segment", "share", "since epoch") else "left")
+    numbers = ("segment", "share", "since epoch")
+    headings = ("segment", "range", "share", "state", "from", "into", "since epoch", "created")
+    made = table(*headings, right=numbers, whole=("segment", "range", "share", "state", "created"))
     for segment in layout.segments.values():
-        table.add_row(*_segment_cells(segment), style=None if segment.is_active else "dim")
-    return table
+        made.add_row(*_segment_cells(segment), style=None if segment.is_active else "dim")
+    return made
 
 
 def _segment_cells(segment: Segment) -> tuple[str, ...]:
     share = (segment.range.end - segment.range.start + 1) / _RING
-    created = datetime.fromtimestamp(segment.created_at_ms / 1_000, UTC)
     return (
         str(segment.segment_id),
         str(segment.range),
@@ -235,18 +316,9 @@ def _segment_cells(segment: Segment) -> tuple[str, ...]:
         _ids(segment.parent_ids),
         _ids(segment.child_ids),
         str(segment.created_at_epoch),
-        created.strftime("%Y-%m-%d %H:%M:%SZ"),
+        moment(segment.created_at_ms),
     )
 
 
 def _ids(ids: tuple[int, ...], separator: str = ", ") -> str:
     return separator.join(map(str, ids))
-
-
-def _print_rich(*parts: RenderableType) -> None:
-    from rich.console import Console
-
-    # A pipe has no width; the table must not be cut to a guessed one.
-    console = Console() if sys.stdout.isatty() else Console(width=1_000, no_color=True)
-    for part in parts:
-        console.print(part, highlight=False)

@@ -17,15 +17,21 @@ from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import ASGIApp
 
+from controller.leaders import LedElsewhere
 from controller.transitions import TransitionError
 from gateway.http.admission import Admission
 from gateway.http.health import HealthRoutes
 from gateway.http.namespaces import NamespaceRoutes
+from gateway.http.nodes import NodeRoutes
 from gateway.http.parameters import AnyRequest
 from gateway.http.ports import AdminPorts
 from gateway.http.raw_path import DecodedParameters, RawPathRouting
 from gateway.http.refusals import RequestError, retry_headers
+from gateway.http.retention import NamespaceRetentionRoutes, TopicRetentionRoutes
 from gateway.http.schemas import Reason
+from gateway.http.segments import SegmentRoutes
+from gateway.http.stats import StatsRoutes
+from gateway.http.subscriptions import SubscriptionRoutes
 from gateway.http.topics import TopicRoutes
 from layout.errors import LayoutError
 from metadata.errors import StoreError
@@ -34,6 +40,17 @@ from protocol.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 OPENAPI_PATH = "/openapi.json"
+ROUTES = (
+    TopicRoutes,
+    StatsRoutes,
+    SubscriptionRoutes,
+    TopicRetentionRoutes,
+    SegmentRoutes,
+    NamespaceRoutes,
+    NamespaceRetentionRoutes,
+    NodeRoutes,
+    HealthRoutes,
+)
 TypedError = ProtocolError | LayoutError | StoreError | TransitionError | RequestError
 
 
@@ -48,11 +65,12 @@ class _LeanLitestar(Litestar):
 def build_app(ports: AdminPorts) -> ASGIApp:
     """The whole API as one ASGI application over what the node hands in."""
     app = _LeanLitestar(
-        [TopicRoutes, NamespaceRoutes, HealthRoutes],
+        ROUTES,
         dependencies={"ports": Provide(lambda: ports, sync_to_thread=False)},
         middleware=[DecodedParameters],
         exception_handlers={
             **dict.fromkeys(TypedError.__args__, answer_typed),
+            LedElsewhere: answer_redirect,
             HTTPException: answer_framework,
             Exception: answer_unexpected,
         },
@@ -83,6 +101,15 @@ def answer_typed(_: AnyRequest, error: TypedError) -> Response[Reason]:
     if status == 500:
         log.error("a request failed: %s", error)
     return _answer(status, str(error))
+
+
+def answer_redirect(request: AnyRequest, error: LedElsewhere) -> Response[Reason]:
+    """The same request, at the node that leads the topic."""
+    # As it was sent: what is encoded in a name must stay so.
+    target = request.scope["raw_path"].decode("ascii")
+    if query := request.scope["query_string"].decode("ascii"):
+        target += f"?{query}"
+    return _answer(307, str(error), {"location": error.leader.http_url.rstrip("/") + target})
 
 
 def answer_framework(request: AnyRequest, error: HTTPException) -> Response[Reason]:

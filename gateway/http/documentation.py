@@ -17,11 +17,27 @@ from gateway.http.schemas import Reason
 ETAG = ResponseHeader(name="ETag", description="The version of the record.", documentation_only=True)
 INTEGER = Schema(type=OpenAPIType.INTEGER, minimum=1)
 SWITCH = Schema(type=OpenAPIType.BOOLEAN, default=False)
+MOMENT = Schema(type=OpenAPIType.INTEGER, minimum=0)
 STRING = Schema(type=OpenAPIType.STRING)
 STRING_MAP = Schema(type=OpenAPIType.OBJECT, additional_properties=STRING)
 ANY_MAP = Schema(type=OpenAPIType.OBJECT)
 STRINGS = Schema(type=OpenAPIType.ARRAY, items=STRING)
+RETENTION = Schema(
+    type=OpenAPIType.OBJECT,
+    properties={
+        "retentionTimeInMinutes": Schema(type=OpenAPIType.INTEGER, minimum=-1),
+        "retentionSizeInMB": Schema(type=OpenAPIType.INTEGER, minimum=-1, default=-1),
+    },
+    required=["retentionTimeInMinutes"],
+)
 
+TIMESTAMP = Parameter(
+    name="timestamp",
+    param_in="query",
+    schema=MOMENT,
+    description="Milliseconds since 1970; what was published then or later is consumed.",
+    required=True,
+)
 IF_MATCH = Parameter(
     name="If-Match",
     param_in="header",
@@ -31,13 +47,19 @@ IF_MATCH = Parameter(
 )
 
 _REFUSALS = {
+    307: "Another node leads the topic; Location is the same request there.",
     400: "The request is malformed.",
     404: "It does not exist.",
-    409: "It exists already, is not empty, or was changed meanwhile.",
+    409: "It exists already or as something else, is not empty or still in use, or was changed meanwhile.",
     412: "A name, a parameter, a limit or a precondition stands in the way.",
-    503: "The store is out of reach, or the node is overloaded.",
+    503: "The store is out of reach, the lead of the topic is changing, or the node is overloaded.",
     507: "The store is full.",
 }
+
+
+def leader_refusals(*statuses: int) -> dict[int, ResponseSpec]:
+    """Those of an operation that only the leader of the topic carries out."""
+    return refusals(307, *statuses)
 
 
 def refusals(*statuses: int) -> dict[int, ResponseSpec]:
@@ -49,12 +71,14 @@ def answer(schema: type, description: str) -> ResponseSpec:
     return ResponseSpec(schema, description=description, generate_examples=False)
 
 
-def query(name: str, schema: Schema, description: str) -> Parameter:
-    return Parameter(name=name, param_in="query", schema=schema, description=description, required=False)
+def query(name: str, schema: Schema, description: str, *, required: bool = False) -> Parameter:
+    return Parameter(name=name, param_in="query", schema=schema, description=description, required=required)
 
 
-def described(*, parameters: Sequence[Parameter] = (), body: Schema | None = None) -> type[Operation]:
-    """An operation with these query parameters and an optional JSON body of this shape."""
+def described(
+    *, parameters: Sequence[Parameter] = (), body: Schema | None = None, body_required: bool = False
+) -> type[Operation]:
+    """An operation with these query parameters and a JSON body of this shape."""
 
     @dataclass
     class Described(Operation):
@@ -62,6 +86,6 @@ def described(*, parameters: Sequence[Parameter] = (), body: Schema | None = Non
             self.parameters = [*(self.parameters or ()), *parameters]
             if body is not None:
                 media = {"application/json": OpenAPIMediaType(schema=body)}
-                self.request_body = RequestBody(content=media, required=False)
+                self.request_body = RequestBody(content=media, required=body_required)
 
     return Described

@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+import trio
 from litestar import Controller, MediaType, Response, delete, get, put
 from litestar.params import FromPath
 
 from gateway.http.documentation import ANY_MAP, SWITCH, answer, described, query, refusals
 from gateway.http.parameters import AnyRequest, json_object, switch
 from gateway.http.ports import AdminPorts, Ports
+from gateway.http.retention import check_policies
 from gateway.http.schemas import TenantInfo
-from metadata.errors import NamespaceMissing, NamespaceNotEmpty, TopicMissing
+from metadata.errors import NamespaceMissing, StoreError, TopicMissing
 from protocol.names import NamespaceName, TopicName
 
-# Somebody who keeps creating topics can keep a namespace alive; more rounds would not change that.
-EMPTYING_ROUNDS: Final = 3
+# Topics deleted together; between two slices everybody else gets a turn.
+SLICE: Final = 16
 
 NAMESPACE: Final = "/namespaces/{tenant:str}/{namespace:str}"
 
@@ -60,6 +62,7 @@ class NamespaceRoutes(Controller):
         """The body is kept as its policies."""
         name = NamespaceName(tenant, namespace)
         policies = await json_object(request, _policies_body)
+        check_policies(policies)
         await ports.store.create_namespace(name, msgspec.json.encode(policies))
 
     @delete(
@@ -72,20 +75,12 @@ class NamespaceRoutes(Controller):
     async def delete_namespace(
         self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str]
     ) -> None:
+        """With force, no topic is created in it meanwhile; a delete that was interrupted is finished by another one."""
         name = NamespaceName(tenant, namespace)
-        if not switch(request, "force"):
+        if switch(request, "force"):
+            await _delete_with_topics(ports, name)
+        else:
             await ports.store.delete_namespace(name)
-            return
-        if await ports.store.get_namespace(name) is None:
-            raise NamespaceMissing(f"Namespace does not exist: {name}.")
-        for _ in range(EMPTYING_ROUNDS):
-            await _delete_topics(ports, name)
-            try:
-                await ports.store.delete_namespace(name)
-            except NamespaceNotEmpty:
-                continue
-            return
-        raise NamespaceNotEmpty(f"Topics keep being created in {name}: stop who creates them, then try again.")
 
     @get("/tenants", summary="List the tenants", responses=refusals())
     async def list_tenants(self, ports: Ports) -> list[str]:
@@ -109,9 +104,40 @@ async def _namespaces_of(ports: AdminPorts, tenant: str) -> list[NamespaceName]:
     return found
 
 
+async def _delete_with_topics(ports: AdminPorts, name: NamespaceName) -> None:
+    """Every step may be repeated, so after a crash in the middle the next call goes on from there."""
+    store = ports.store
+    if await store.get_namespace(name) is None and not await store.is_closed(name):
+        raise NamespaceMissing(f"Namespace does not exist: {name}.")
+    # First in all buckets: what is listed from then on is all that there will be.
+    await store.close_namespace(name)
+    try:
+        await _delete_topics(ports, name)
+    finally:
+        ports.garbage.collect_soon()
+    try:
+        await store.delete_namespace(name)
+    except NamespaceMissing:
+        pass  # whoever was interrupted came as far as this
+    # Last, so that whoever is interrupted before can still be found.
+    await store.reopen_namespace(name)
+
+
 async def _delete_topics(ports: AdminPorts, name: NamespaceName) -> None:
-    for local in await ports.store.list_topics(name):
+    failures: list[StoreError] = []
+
+    async def delete_topic(local: str) -> None:
         try:
             await ports.transitions.delete(TopicName.scalable(name.tenant, name.namespace, local))
         except TopicMissing:
             pass  # somebody else was faster, and that is what was asked for
+        except StoreError as error:
+            failures.append(error)
+
+    found = await ports.store.list_topics(name)
+    for start in range(0, len(found), SLICE):
+        async with trio.open_nursery() as nursery:
+            for local in found[start : start + SLICE]:
+                nursery.start_soon(delete_topic, local)
+        if failures:
+            raise failures[0]

@@ -14,9 +14,13 @@ from litestar import Request
 from controller.transitions import PreconditionFailed
 from gateway.http.refusals import BadRequest, InvalidParameter
 from metadata.records import Version
+from metadata.registrations import SubscriptionType
+from protocol.names import MAX_LOCAL_NAME_BYTES
 
 AnyRequest = Request[Any, Any, Any]
 Entries = TypeVar("Entries", dict[str, str], dict[str, Any])
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+Value = TypeVar("Value")
 
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _SWITCH = {"true": True, "false": False}
@@ -29,6 +33,32 @@ def whole_number(request: AnyRequest, name: str, default: int) -> int:
     if not _WHOLE_NUMBER.fullmatch(text):
         raise InvalidParameter(f"{name} cannot be {_shown(text)}: give a whole number from 0 up.")
     return int(text)
+
+
+def moment(request: AnyRequest, name: str) -> int:
+    """Milliseconds since 1970. Never assumed: a missing one would rewind to the beginning."""
+    text = _only(request, name)
+    if text is None or not _WHOLE_NUMBER.fullmatch(text):
+        given = "is missing" if text is None else f"cannot be {_shown(text)}"
+        raise InvalidParameter(f"{name} {given}: give milliseconds since 1970.")
+    return int(text)
+
+
+def subscription_type(request: AnyRequest, name: str) -> SubscriptionType:
+    text = _only(request, name)
+    for kind in (SubscriptionType.STREAM, SubscriptionType.QUEUE):
+        if text in (kind, None):
+            return kind
+    raise InvalidParameter(f"{name} cannot be {_shown(text or '')}: give STREAM or QUEUE.")
+
+
+def subscription_name(text: str) -> str:
+    """Anything that can be shown and stored, as over the binary protocol."""
+    if not text.strip():
+        raise InvalidParameter("The name of the subscription is blank: give it one.")
+    if len(text.encode()) > MAX_LOCAL_NAME_BYTES:
+        raise InvalidParameter(f"The name of the subscription is longer than {MAX_LOCAL_NAME_BYTES} bytes.")
+    return text
 
 
 def switch(request: AnyRequest, name: str) -> bool:
@@ -56,10 +86,29 @@ async def json_object(request: AnyRequest, decoder: msgspec.json.Decoder[Entries
     body = await request.body()
     if not body.strip():
         return {}
+    return _decoded(body, decoder, "object") or {}
+
+
+async def json_list(request: AnyRequest, decoder: msgspec.json.Decoder[list[str] | None]) -> list[str]:
+    """The body, which may be empty as well."""
+    body = await request.body()
+    if not body.strip():
+        return []
+    return _decoded(body, decoder, "list") or []
+
+
+async def json_struct(request: AnyRequest, decoder: msgspec.json.Decoder[Struct]) -> Struct:
+    body = await request.body()
+    if not body.strip():
+        raise BadRequest("The body is missing: send a JSON object.")
+    return _decoded(body, decoder, "object")
+
+
+def _decoded(body: bytes, decoder: msgspec.json.Decoder[Value], what: str) -> Value:
     try:
-        return decoder.decode(body) or {}
+        return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise BadRequest(f"The body is not the JSON object that belongs here: {error}.") from None
+        raise BadRequest(f"The body is not the JSON {what} that belongs here: {error}.") from None
     except msgspec.DecodeError as error:
         raise BadRequest(f"The body is not valid JSON: {error}.") from None
     except UnicodeDecodeError:

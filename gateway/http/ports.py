@@ -8,8 +8,15 @@ from dataclasses import dataclass, field
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
+from controller.garbage import GarbageCollector
+from controller.leaders import Leaders
+from controller.seeking import Access
+from controller.segment_port import SegmentPort
 from controller.transitions import Transitions
 from gateway.http.admission import AdmissionLimits
+from metadata.leadership import Leaderships
+from metadata.peers import Peers
+from metadata.registrations import Registrations
 from metadata.store import TopicStore
 
 
@@ -19,10 +26,20 @@ class AdminPorts:
 
     store: TopicStore
     transitions: Transitions
+    registrations: Registrations
+    leaders: Leaders
+    leaderships: Leaderships
+    peers: Peers
+    segments: SegmentPort
+    garbage: GarbageCollector
     readiness: Callable[[], list[str]]
     metrics: Callable[[], bytes]
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)
     cluster: str = "standalone"
+
+    @property
+    def cursors(self) -> Access:
+        return Access(self.registrations, self.segments, self.store.commands)
 
 
 # How a handler asks for them.

@@ -34,6 +34,24 @@ class InvalidParameter(RequestError):
     http_status = 412
 
 
+class InUse(RequestError):
+    """Somebody would lose by it: only with force."""
+
+    http_status = 412
+
+
+class UnknownSegment(RequestError):
+    """A segment that no split or merge has made cannot be created by itself."""
+
+    http_status = 412
+
+
+class SegmentInLayout(RequestError):
+    """A segment that the layout of its topic still names in a way that forbids it."""
+
+    http_status = 409
+
+
 class SlowBody(RequestError):
     """The body did not arrive in time."""
 

@@ -42,6 +42,118 @@ class ScalableTopicMetadata(msgspec.Struct, frozen=True, rename="camel"):
     next_segment_id: int
     segments: dict[str, SegmentInfo]
     properties: dict[str, str]
+    retention_time_in_minutes: int | None = None
+
+
+class SubscriptionInfo(msgspec.Struct, frozen=True, rename="camel"):
+    """A subscription, and how many consumers are registered at it, connected or not."""
+
+    type: Literal["STREAM", "QUEUE", "CHECKPOINT"]
+    created_at_ms: int
+    consumers: int
+
+
+class SegmentStats(msgspec.Struct, frozen=True, rename="camel"):
+    """A segment as the layout has it. Whoever leads the topic owns its segments; null while nobody does."""
+
+    name: str
+    state: Literal["ACTIVE", "SEALED"]
+    parent_ids: list[int]
+    child_ids: list[int]
+    entry_buckets: int
+    owner_broker: str | None
+
+
+class LayoutStats(msgspec.Struct, frozen=True, rename="camel"):
+    epoch: int
+    segments: dict[str, SegmentStats]
+
+
+class LeaderStats(msgspec.Struct, frozen=True, rename="camel"):
+    """The node that leads a topic."""
+
+    session: str
+    pulsar_url: str
+    http_url: str
+    term: int
+
+
+class ProducerStats(msgspec.Struct, frozen=True, rename="camel"):
+    producer_name: str
+    msg_rate_in: float
+    byte_rate_in: float
+    average_msg_size: float
+    access_mode: str
+    address: str
+    connected_since: str
+    client_version: str
+
+
+class SubscriptionSegmentStats(msgspec.Struct, frozen=True, rename="camel"):
+    msg_backlog: int = 0
+    backlog_size: int = 0
+    unacked_messages: int = 0
+    msg_rate_out: float = 0.0
+    byte_rate_out: float = 0.0
+    consumer_count: int = 0
+
+
+class ConsumerStats(msgspec.Struct, frozen=True, rename="camel"):
+    """A registered consumer: connected while the node that holds its connection is alive, until its grace is over."""
+
+    consumer_name: str
+    connected: bool
+    segment_ids: list[int]
+    address: str
+    connected_since: str | None
+    msg_rate_out: float = 0.0
+    byte_rate_out: float = 0.0
+    unacked_messages: int = 0
+    available_permits: int = 0
+    client_version: str | None = None
+
+
+class SubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):
+    """`segments` has those that a consumer is assigned."""
+
+    type: Literal["STREAM", "QUEUE", "CHECKPOINT"]
+    segments: dict[str, SubscriptionSegmentStats]
+    consumers: list[ConsumerStats]
+    msg_backlog: int = 0
+    backlog_size: int = 0
+    unacked_messages: int = 0
+    msg_rate_out: float = 0.0
+    byte_rate_out: float = 0.0
+    msg_rate_redeliver: float = 0.0
+    message_ack_rate: float = 0.0
+
+
+class ScalableTopicStats(msgspec.Struct, frozen=True, rename="camel"):
+    """Rates, sizes, backlogs and producers are empty: no messages go through this server yet."""
+
+    layout: LayoutStats
+    leader: LeaderStats | None
+    subscriptions: dict[str, SubscriptionStats]
+    producers: list[ProducerStats] = []
+    msg_rate_in: float = 0.0
+    byte_rate_in: float = 0.0
+    msg_rate_out: float = 0.0
+    byte_rate_out: float = 0.0
+    average_msg_size: float = 0.0
+    storage_size: int = 0
+    backlog_size: int = 0
+
+
+class NodeInfo(
+    msgspec.Struct, frozen=True, rename={"is_self": "self", "pulsar_url": "pulsarUrl", "http_url": "httpUrl"}
+):
+    """A node that is alive; `leads` is how many topics it leads, null while the store cannot say."""
+
+    session: str
+    pulsar_url: str
+    http_url: str
+    is_self: bool
+    leads: int | None
 
 
 class TenantInfo(msgspec.Struct, frozen=True, rename="camel"):

@@ -8,6 +8,7 @@ import msgspec
 from litestar import Controller, MediaType, Response, delete, get, post, put
 from litestar.params import FromPath
 
+from controller.leader import TopicLeader
 from gateway.http.documentation import (
     ETAG,
     IF_MATCH,
@@ -17,6 +18,7 @@ from gateway.http.documentation import (
     SWITCH,
     answer,
     described,
+    leader_refusals,
     query,
     refusals,
 )
@@ -29,11 +31,12 @@ from gateway.http.parameters import (
     whole_number,
 )
 from gateway.http.ports import AdminPorts, Ports
-from gateway.http.refusals import BadRequest
+from gateway.http.refusals import BadRequest, InUse
 from gateway.http.schemas import ScalableTopicMetadata
 from layout.errors import InvalidRecord
 from metadata.errors import TopicMissing
 from metadata.records import StoredTopic
+from metadata.registrations import TopicState
 from metadata.store import TopicStore
 from protocol.names import TOPIC as SCHEME
 from protocol.names import NamespaceName, TopicName
@@ -98,7 +101,7 @@ class TopicRoutes(Controller):
         name = TopicName.scalable(tenant, namespace, topic)
         count = whole_number(request, "numInitialSegments", default=1)
         properties = await json_object(request, _properties_body)
-        return _done(await ports.transitions.create(name, count, properties))
+        return done(await ports.transitions.create(name, count, properties))
 
     @get(
         TOPIC,
@@ -109,7 +112,7 @@ class TopicRoutes(Controller):
         self, ports: Ports, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
     ) -> Response[bytes]:
         """As it is stored, so that fields of other writers come through."""
-        stored = await _stored(ports, TopicName.scalable(tenant, namespace, topic))
+        stored = await stored_topic(ports, TopicName.scalable(tenant, namespace, topic))
         return Response(stored.value, media_type=MediaType.JSON, headers={"etag": stored.version.etag})
 
     @delete(
@@ -118,15 +121,19 @@ class TopicRoutes(Controller):
         summary="Delete a topic",
         responses=refusals(404, 409, 412),
         operation_class=described(
-            parameters=[query("force", SWITCH, "Known to Pulsar; nothing holds a topic back yet."), IF_MATCH]
+            parameters=[query("force", SWITCH, "Delete it although consumers are connected."), IF_MATCH]
         ),
     )
     async def delete_topic(
         self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
     ) -> None:
-        switch(request, "force")
+        """With its subscriptions. Its segments' storage is deleted soon after."""
         name = TopicName.scalable(tenant, namespace, topic)
-        await ports.transitions.delete(name, if_match=expected_version(request))
+        if_match = expected_version(request)
+        if not switch(request, "force"):
+            await _check_unused(ports, name)
+        await ports.transitions.delete(name, if_match=if_match)
+        ports.garbage.collect_soon()
 
     @get(
         PROPERTIES,
@@ -136,7 +143,7 @@ class TopicRoutes(Controller):
     async def read_properties(
         self, ports: Ports, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
     ) -> Response[dict[str, str]]:
-        stored = await _stored(ports, TopicName.scalable(tenant, namespace, topic))
+        stored = await stored_topic(ports, TopicName.scalable(tenant, namespace, topic))
         return Response(_properties(stored), headers={"etag": stored.version.etag})
 
     @put(
@@ -156,13 +163,13 @@ class TopicRoutes(Controller):
             # Elsewhere that stands for no properties; here it would remove all of them by an oversight.
             raise BadRequest("The body is missing: send all properties as one JSON object, {} to remove them.")
         properties = await json_object(request, _properties_body)
-        return _done(await ports.transitions.update_properties(name, properties, if_match=expected_version(request)))
+        return done(await ports.transitions.update_properties(name, properties, if_match=expected_version(request)))
 
     @post(
         f"{TOPIC}/split/{{segment_id:int}}",
         status_code=204,
         summary="Split a segment in two",
-        responses=refusals(404, 409, 412),
+        responses=leader_refusals(404, 409, 412),
         response_headers=[ETAG],
         operation_class=described(parameters=[IF_MATCH]),
     )
@@ -176,13 +183,18 @@ class TopicRoutes(Controller):
         segment_id: FromPath[int],
     ) -> Response[None]:
         name = TopicName.scalable(tenant, namespace, topic)
-        return _done(await ports.transitions.split(name, segment_id, if_match=expected_version(request)))
+        if_match = expected_version(request)
+
+        async def split(leader: TopicLeader) -> StoredTopic:
+            return await ports.transitions.split(name, segment_id, if_match, fence=leader.leader.fence)
+
+        return done(await ports.leaders.as_leader(name, split))
 
     @post(
         f"{TOPIC}/merge/{{first:int}}/{{second:int}}",
         status_code=204,
         summary="Merge two adjacent segments",
-        responses=refusals(404, 409, 412),
+        responses=leader_refusals(404, 409, 412),
         response_headers=[ETAG],
         operation_class=described(parameters=[IF_MATCH]),
     )
@@ -197,17 +209,51 @@ class TopicRoutes(Controller):
         second: FromPath[int],
     ) -> Response[None]:
         name = TopicName.scalable(tenant, namespace, topic)
-        return _done(await ports.transitions.merge(name, first, second, if_match=expected_version(request)))
+        if_match = expected_version(request)
+
+        async def merge(leader: TopicLeader) -> StoredTopic:
+            return await ports.transitions.merge(name, first, second, if_match, fence=leader.leader.fence)
+
+        return done(await ports.leaders.as_leader(name, merge))
 
 
-async def _stored(ports: AdminPorts, name: TopicName) -> StoredTopic:
+async def connected(ports: AdminPorts, state: TopicState) -> set[str]:
+    """The sessions of the living nodes that hold connections of a topic's consumers."""
+    holders = {c.attachment.node for s in state.subscriptions.values() for c in s.consumers.values()}
+    return {session for session in holders if await ports.peers.is_alive(session)}
+
+
+async def topic_state(ports: AdminPorts, name: TopicName) -> TopicState:
+    """A topic with its subscriptions, as the store has it now."""
+    state = await ports.registrations.state(ports.store.commands, name)
+    if state is None:
+        raise TopicMissing(f"Scalable topic not found: {name}.")
+    return state
+
+
+async def _check_unused(ports: AdminPorts, name: TopicName) -> None:
+    state = await topic_state(ports, name)
+    alive = await connected(ports, state)
+    used = [
+        subscription.name
+        for subscription in state.subscriptions.values()
+        if any(consumer.attachment.node in alive for consumer in subscription.consumers.values())
+    ]
+    if used:
+        others = f" and {len(used) - 1} more" if len(used) > 1 else ""
+        raise InUse(
+            f"{name} has connected consumers, of subscription {used[0]}{others}: let them leave first, or use force."
+        )
+
+
+async def stored_topic(ports: AdminPorts, name: TopicName) -> StoredTopic:
     stored = await ports.store.get(name)
     if stored is None:
         raise TopicMissing(f"Scalable topic not found: {name}.")
     return stored
 
 
-def _done(stored: StoredTopic) -> Response[None]:
+def done(stored: StoredTopic) -> Response[None]:
     return Response(None, status_code=204, headers={"etag": stored.version.etag})
 
 

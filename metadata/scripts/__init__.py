@@ -37,7 +37,34 @@ CREATE_TOPIC = _load("create_topic")
 REPLACE_TOPIC = _load("replace_topic")
 DELETE_TOPIC = _load("delete_topic")
 CREATE_NAMESPACE = _load("create_namespace")
+REPLACE_NAMESPACE = _load("replace_namespace")
+CLOSE_NAMESPACE = _load("close_namespace")
 RENEW_LEASE = _load("renew_lease")
 RELEASE_LEASE = _load("release_lease")
-ALL = (CREATE_TOPIC, REPLACE_TOPIC, DELETE_TOPIC, CREATE_NAMESPACE, RENEW_LEASE, RELEASE_LEASE)
+TAKE_LEAD = _load("take_lead")
+DROP_LEAD = _load("drop_lead")
+ATTACH_CONSUMER = _load("attach_consumer")
+DETACH_CONSUMER = _load("detach_consumer")
+ASSIGN = _load("assign")
+CREATE_SUBSCRIPTION = _load("create_subscription")
+DELETE_SUBSCRIPTION = _load("delete_subscription")
+COLLECT_GARBAGE = _load("collect_garbage")
+ALL = (
+    CREATE_TOPIC,
+    REPLACE_TOPIC,
+    DELETE_TOPIC,
+    CREATE_NAMESPACE,
+    REPLACE_NAMESPACE,
+    CLOSE_NAMESPACE,
+    RENEW_LEASE,
+    RELEASE_LEASE,
+    TAKE_LEAD,
+    DROP_LEAD,
+    ATTACH_CONSUMER,
+    DETACH_CONSUMER,
+    ASSIGN,
+    CREATE_SUBSCRIPTION,
+    DELETE_SUBSCRIPTION,
+    COLLECT_GARBAGE,
+)
 _BY_SHA = {script.sha: script for script in ALL}

@@ -25,6 +25,14 @@ FIGURES = {
     ],
     "watches": ["memory per namespace watch", "one change to all namespace watches"],
     "stalled": ["p99 beside a stalled peer"],
+    "failover": ["fail-over after a kill, median", "fail-over after a kill, worst"],
+    "rebalance": [
+        "segments moved when one joins or leaves",
+        "pushes when one joins or leaves",
+        "rebalances while a crowd joins",
+        "a crowd joins",
+    ],
+    "idle": ["memory per led topic", "store commands of an idle node"],
 }
 
 
@@ -50,7 +58,7 @@ def test_quick_run_measures_every_figure_of_a_benchmark(name: str) -> None:
 def test_unknown_benchmark_is_refused_with_the_names_of_those_that_exist() -> None:
     done = run("pushes")
     assert done.returncode == 2
-    assert "there are push, start, memory, storm, burst, watches, stalled" in done.stderr
+    assert "there are push, start, memory, storm, burst, watches, stalled, failover, rebalance, idle" in done.stderr
 
 
 def test_target_in_ratios_is_compared_with_the_ratio_to_the_floor() -> None:

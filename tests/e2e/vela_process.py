@@ -147,7 +147,7 @@ class VelaServer(RunningCommand):
         chosen = [part for flag, value in defaults.items() if flag not in flags for part in (flag, value)]
         super().__init__(directory, ["serve", *chosen, *flags], variables)
         # Not through a proxy of the environment: nothing else reaches the loopback of this machine.
-        self._http = httpx.Client(timeout=30, trust_env=False)
+        self._http = httpx.Client(timeout=30, trust_env=False, follow_redirects=True)
 
     @classmethod
     def start(cls, directory: Path, *flags: str, **variables: str) -> Self:

@@ -8,7 +8,7 @@ import pytest
 
 from layout.layouts import Layout
 from layout.records import TopicRecord, encode
-from tests.gateway.vela_command import AdminStub, Outcome, admin_stub, closed_port, vela
+from tests.gateway.vela_command import AdminStub, Outcome, admin_stub, assert_one_sentence, closed_port, vela
 
 T = "/admin/v2/scalable/public/default/orders"
 NOW = 1_700_000_000_000
@@ -42,6 +42,13 @@ def test_a_topic_can_be_named_in_three_ways(admin: AdminStub, name: str) -> None
     admin.answer("DELETE", T, 204)
     outcome = topics(admin, "delete", name)
     assert (outcome.code, outcome.out) == (0, "Deleted topic://public/default/orders.\n")
+
+
+def test_delete_is_forced_only_when_told_to(admin: AdminStub) -> None:
+    admin.answer("DELETE", T, 204)
+    assert topics(admin, "delete", "orders", "--force").out == "Deleted topic://public/default/orders.\n"
+    topics(admin, "delete", "orders")
+    assert [target for _, target, _ in admin.requests] == [f"{T}?force=true", T]
 
 
 @pytest.mark.parametrize(
@@ -163,18 +170,15 @@ def test_graph_draws_in_the_terminal(admin: AdminStub) -> None:
     assert "0000-3fff" in outcome.out
 
 
-def assert_one_sentence(outcome: Outcome) -> None:
-    assert outcome.code == 1
-    assert outcome.out == ""
-    assert outcome.err.startswith("vela: ")
-    assert outcome.err.count("\n") == 1
-    assert "Traceback" not in outcome.err
-
-
 def test_the_servers_reason_is_the_error(admin: AdminStub) -> None:
     admin.answer("PUT", T, 409, {"reason": "The topic exists already."})
     outcome = topics(admin, "create", "orders")
     assert (outcome.code, outcome.err) == (1, "vela: The topic exists already.\n")
+
+
+def test_the_servers_reason_stays_one_harmless_line_whatever_names_it_quotes(admin: AdminStub) -> None:
+    admin.answer("DELETE", T, 412, {"reason": "In use by \x1b[2Ja\nb."})
+    assert topics(admin, "delete", "orders").err == "vela: In use by \\x1b[2Ja\\nb.\n"
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -25,11 +26,29 @@ class Outcome:
     err: str
 
 
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def vela(*arguments: str, **variables: str) -> Outcome:
     """What `vela ARGUMENTS` does, in an environment without settings of the developer's."""
+    return _run(io.StringIO(), arguments, variables)
+
+
+def vela_in_terminal(columns: int, *arguments: str, **variables: str) -> Outcome:
+    """The same in a terminal of so many columns; without the styles, which take no room."""
+    outcome = _run(_Terminal(), arguments, {"COLUMNS": str(columns), "TERM": "xterm"} | variables)
+    return replace(outcome, out=_STYLE.sub("", outcome.out))
+
+
+def _run(out: io.StringIO, arguments: Sequence[str], variables: Mapping[str, str]) -> Outcome:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("VELA_")}
-    environ |= {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"} | variables
-    out, err = io.StringIO(), io.StringIO()
+    environ |= {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"} | dict(variables)
+    err = io.StringIO()
     with (
         patch.object(sys, "argv", ["vela", *arguments]),
         patch.dict(os.environ, environ, clear=True),
@@ -42,6 +61,16 @@ def vela(*arguments: str, **variables: str) -> Outcome:
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else 0
     return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def assert_one_sentence(outcome: Outcome) -> None:
+    """How a command fails: exit code 1, and one line that says why."""
+    assert outcome.code == 1
+    assert outcome.out == ""
+    assert outcome.err.startswith("vela: ")
+    assert outcome.err.count("\n") == 1
+    assert "Traceback" not in outcome.err
+    assert "defect" not in outcome.err
 
 
 @dataclass(slots=True)

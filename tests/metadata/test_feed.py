@@ -33,6 +33,12 @@ class Recorder:
         self.changes: Counter[str] = Counter()
         self.gaps: Counter[int] = Counter()
 
+    def registered(self, bucket: int, path: str) -> None:
+        """Nobody registers here."""
+
+    def orphaned(self, bucket: int, path: str) -> None:
+        """Nobody leads here."""
+
     def changed(self, bucket: int, path: str) -> None:
         assert bucket == keys.bucket_of(path)
         self.changes[path] += 1

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import trio
 
+from controller.garbage import GarbageCollector
 from metadata import keys
 from metadata.errors import (
     NamespaceExists,
@@ -71,6 +72,7 @@ async def test_replace_counts_the_version_up_and_moves_segment_states_with_it(to
         }
         assert states == {"0000-ffff-0": b"SEALED", "0000-7fff-1": b"ACTIVE", "8000-ffff-2": b"ACTIVE"}
         await store.replace(TOPIC, second, b"3", removed=["0000-ffff-0"])
+        await GarbageCollector(store, interval=1).collect()
         assert _segment(topology, "0000-ffff-0") is None
 
 
@@ -92,6 +94,7 @@ async def test_a_deleted_topic_leaves_no_key_and_its_name_is_free_again(topology
         await store.delete(TOPIC, first, ["0000-ffff-0"])
         assert await store.get(TOPIC) is None
         assert await store.list_topics(TOPIC.namespace_name) == []
+        await GarbageCollector(store, interval=1).collect()
         assert _segment(topology, "0000-ffff-0") is None
         with pytest.raises(TopicMissing):
             await store.delete(TOPIC, first, [])

@@ -39,7 +39,7 @@ DELETION_NOTICE: Final = 0.2
 # What is guaranteed once writes and faults have ended.
 PROMISED: Final = PROBE_INTERVAL + 1.0
 # Far more than that: this is a verdict on whether, and the figures that are kept say when.
-CONVERGENCE_LIMIT: Final = 12.0
+CONVERGENCE_LIMIT: Final = 30.0
 _POLL_PAUSE: Final = 0.03
 # The smallest that the settings allow, so that sets of a few long names do not fit one frame.
 MESSAGE_SIZE: Final = 16 * 1024

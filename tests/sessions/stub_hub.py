@@ -95,3 +95,31 @@ class StubNamespaces:
     def drop_all(self, registry: dict[int, None]) -> None:
         self.closed += registry
         registry.clear()
+
+
+class StubConsumers:
+    """Remembers who registered and left, and answers nothing."""
+
+    def __init__(self) -> None:
+        self.subscribed: list[tuple[str, str, str]] = []
+        self.left: list[int] = []
+        self.dropped: list[str] = []
+
+    def subscribe(
+        self,
+        outbox: Outbox,
+        registry: dict[int, str],
+        request: api.CommandScalableTopicSubscribe,
+        topic: TopicName,
+        address: str,
+    ) -> None:
+        registry[request.consumer_id] = request.consumer_name
+        self.subscribed.append((str(topic), request.subscription, request.consumer_name))
+
+    def unsubscribe(self, outbox: Outbox, registry: dict[int, str], request_id: int, consumer_id: int) -> None:
+        registry.pop(consumer_id, None)
+        self.left.append(consumer_id)
+
+    def drop_all(self, registry: dict[int, str]) -> None:
+        self.dropped += registry.values()
+        registry.clear()

@@ -13,7 +13,7 @@ from sessions.counters import CloseReason, Counters
 from sessions.dialogue import NEXT_STATE, Dialogue, Event, Hubs, State, Terms
 from sessions.errors import Violation
 from sessions.outbox import Outbox
-from tests.sessions.stub_hub import StubHub, StubNamespaces, StubWatch
+from tests.sessions.stub_hub import StubConsumers, StubHub, StubNamespaces, StubWatch
 
 URL = "pulsar://gateway.example:6650"
 ALL_TYPES = sorted(BaseCommand.Type.values())
@@ -27,6 +27,8 @@ ANSWERED = {
     BaseCommand.SCALABLE_TOPIC_CLOSE,
     BaseCommand.WATCH_SCALABLE_TOPICS,
     BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE,
+    BaseCommand.SCALABLE_TOPIC_SUBSCRIBE,
+    BaseCommand.SCALABLE_TOPIC_UNSUBSCRIBE,
 }
 
 
@@ -67,8 +69,9 @@ class Talk:
         self.counters = Counters()
         terms = Terms(url, max_message_size=1_000_000, max_watches=max_watches, max_filters=max_filters)
         self.namespaces = StubNamespaces()
-        hubs = Hubs(self.hub, self.namespaces)
-        self.dialogue: Dialogue[StubWatch, None] = Dialogue(self.outbox, hubs, terms, self.counters)
+        self.consumers = StubConsumers()
+        hubs = Hubs(self.hub, self.namespaces, self.consumers)
+        self.dialogue: Dialogue[StubWatch, None, str] = Dialogue(self.outbox, hubs, terms, self.counters)
         if connected:
             self.say(connect())
 
@@ -466,3 +469,56 @@ def test_end_of_the_connection_drops_its_namespace_watches() -> None:
     assert talk.namespaces.closed == [0, 1, 2]
     assert talk.say(watch_namespace(9)) == []
     assert len(talk.namespaces.opened) == 3
+
+
+def subscribe(consumer_id: int, topic: str = "topic://public/default/orders", name: str = "one") -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_SUBSCRIBE)
+    request = command.scalableTopicSubscribe
+    request.request_id, request.topic, request.subscription = 9, topic, "bills"
+    request.consumer_name, request.consumer_id, request.consumer_type = name, consumer_id, api.STREAM
+    return command
+
+
+def test_consumer_is_registered_under_the_canonical_name_of_its_topic() -> None:
+    talk = Talk()
+    assert talk.say(subscribe(1, "persistent://public/default/orders")) == []
+    assert talk.consumers.subscribed == [("topic://public/default/orders", "bills", "one")]
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (subscribe(1, "topic://public"), api.InvalidTopicName),
+        (subscribe(1, "non-persistent://public/default/orders"), api.NotAllowedError),
+        (subscribe(1, name=" "), api.NotAllowedError),
+        (subscribe(1, name="x" * 1025), api.NotAllowedError),
+    ],
+)
+def test_registration_that_can_never_be_is_refused_and_the_connection_stays(command: BaseCommand, error: int) -> None:
+    talk = Talk()
+    [reply] = talk.say(command)
+    assert reply.scalableTopicSubscribeResponse.request_id == 9
+    assert reply.scalableTopicSubscribeResponse.error == error
+    assert reply.scalableTopicSubscribeResponse.message
+    assert talk.consumers.subscribed == []
+    assert talk.ask(replies.ping()) == replies.pong()
+
+
+def test_consumers_count_towards_the_limit_of_watches() -> None:
+    talk = Talk(max_watches=2)
+    for consumer_id in (1, 2, 2):
+        assert talk.say(subscribe(consumer_id)) == []
+    [reply] = talk.say(subscribe(3))
+    assert reply.scalableTopicSubscribeResponse.error == api.TooManyRequests
+
+
+def test_consumers_leave_one_by_one_or_with_their_connection() -> None:
+    talk = Talk()
+    talk.say(subscribe(1))
+    talk.say(subscribe(2))
+    leave = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_UNSUBSCRIBE)
+    leave.scalableTopicUnsubscribe.request_id, leave.scalableTopicUnsubscribe.consumer_id = 10, 1
+    talk.say(leave)
+    assert talk.consumers.left == [1]
+    talk.dialogue.end()
+    assert talk.consumers.dropped == ["one"]

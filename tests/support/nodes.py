@@ -85,8 +85,10 @@ class View:
         return [update.dag.epoch for update in self.updates if update.HasField("dag")]
 
     def expected(self, value: bytes) -> Update:
-        """The update that says what this stored record says."""
-        tail = encode_tail(records.decode(value).layout, name=str(self.topic), owner_url=self._node_url)
+        """The update that says what this stored record says, whoever leads the topic."""
+        url = self.last.dag.controller_broker_url
+        layout = records.decode(value).layout
+        tail = encode_tail(layout, name=str(self.topic), owner_url=self._node_url, controller_url=url)
         field = id_field(self.session_id)
         [frame] = FrameDecoder().receive(
             frame_head(api.BaseCommand.SCALABLE_TOPIC_UPDATE, len(field), tail) + field + tail
@@ -116,7 +118,9 @@ class Viewer:
         return view
 
     def stop_reading(self) -> None:
-        self._reading = trio.Event()
+        # A second one must not take the place of the event that the reader waits for.
+        if self._reading.is_set():
+            self._reading = trio.Event()
 
     def read_on(self) -> None:
         self._reading.set()

@@ -11,6 +11,11 @@ import httpx
 import trio
 from litestar.types import ASGIApp
 
+from controller.garbage import GarbageCollector
+from controller.leader import Around, LeaderCounters, LeaderSettings
+from controller.leaders import Leaders
+from controller.retention import Retention
+from controller.segment_port import SegmentPort, UnwrittenSegments
 from controller.transitions import TopicLimits, Transitions
 from gateway.binding import open_sockets
 from gateway.http.admission import AdmissionLimits
@@ -19,10 +24,19 @@ from gateway.http.ports import AdminPorts
 from gateway.http.serve import ConnectionLimits, serve_http
 from gateway.quantities import HostPort
 from metadata.lanes import Timeouts
+from metadata.leadership import Leaderships
+from metadata.node_sessions import NodeSession
+from metadata.peers import Peers
+from metadata.registrations import Registrations
 from metadata.store import TopicStore, open_store
+from tests.support.waiting import eventually
 
 SCALABLE = "/admin/v2/scalable/public/default"
 JSON = {"content-type": "application/json"}
+# What other nodes would be told about this one.
+PULSAR_URL = "pulsar://here.example:6650"
+HTTP_URL = "http://here.example:8080"
+LEASE = 10.0
 
 
 @dataclass
@@ -33,6 +47,10 @@ class Api:
     address: HostPort
     store: TopicStore
     transitions: Transitions
+    registrations: Registrations
+    session: NodeSession
+    leaders: Leaders
+    garbage: GarbageCollector
     reasons: list[str]
     stop: trio.Event
 
@@ -71,23 +89,52 @@ async def running_api(
     auto_create: bool = True,
     admission: AdmissionLimits | None = None,
     timeouts: Timeouts | None = None,
+    segments: SegmentPort | None = None,
 ) -> AsyncIterator[Api]:
+    """With all that leads topics, but without a feed: leaders look when they are asked to do something."""
     stop = trio.Event()
     reasons: list[str] = []
-    async with open_store(url, timeouts=timeouts) as store:
+    async with open_store(url, timeouts=timeouts) as store, trio.open_nursery() as background:
         transitions = Transitions(store, limits or TopicLimits(), auto_create=auto_create)
+        registrations, leaderships = Registrations(store), Leaderships(store)
+        session = NodeSession(store, lease=LEASE, pulsar_url=PULSAR_URL, http_url=HTTP_URL)
+        peers = Peers(store, session, lease=LEASE, on_death=lambda _: None)
+        segments = segments or UnwrittenSegments()
+        around = Around(
+            registrations=registrations,
+            leaderships=leaderships,
+            transitions=transitions,
+            segments=segments,
+            peers=peers,
+            lane=lambda: store.commands,
+            retention_ms=Retention(store, default=3600).of,
+            settings=LeaderSettings(),
+            counters=LeaderCounters(),
+        )
+        leaders = Leaders(store, session, around, nursery=background, sweep_interval=3600, jitter=0)
+        garbage = GarbageCollector(store, interval=3600)
         ports = AdminPorts(
             store=store,
             transitions=transitions,
+            registrations=registrations,
+            leaders=leaders,
+            leaderships=leaderships,
+            peers=peers,
+            segments=segments,
+            garbage=garbage,
             readiness=lambda: list(reasons),
             metrics=lambda: b"vela_up 1\n",
             admission=admission or AdmissionLimits(),
         )
+        for task in (session.run, peers.run, garbage.run):
+            background.start_soon(task)
+        await eventually(lambda: session.held)
         async with (
             served(build_app(ports), stop=stop) as address,
             httpx.AsyncClient(base_url=f"http://{address}", timeout=30) as client,
         ):
-            yield Api(client, address, store, transitions, reasons, stop)
+            yield Api(client, address, store, transitions, registrations, session, leaders, garbage, reasons, stop)
+        background.cancel_scope.cancel()
 
 
 def reason_of(response: httpx.Response) -> str:

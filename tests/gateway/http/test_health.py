@@ -60,6 +60,94 @@ async def test_document_describes_every_path_and_its_refusals(api: Api) -> None:
     assert {"segmentId", "hashRange", "createdAtEpoch"} <= set(segment)
 
 
+OPERATIONS = {
+    "/admin/v2/scalable/{tenant}/{namespace}": {"get"},
+    "/admin/v2/scalable/{tenant}/{namespace}/{topic}": {"get", "put", "delete"},
+    "/admin/v2/scalable/{tenant}/{namespace}/{topic}/properties": {"get", "put"},
+    "/admin/v2/scalable/{tenant}/{namespace}/{topic}/retention": {"get", "put", "delete"},
+    "/admin/v2/scalable/{tenant}/{namespace}/{topic}/stats": {"get"},
+    "/admin/v2/scalable/{tenant}/{namespace}/{topic}/split/{segment_id}": {"post"},
+    "/admin/v2/scalable/{tenant}/{namespace}/{topic}/merge/{first}/{second}": {"post"},
+    "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions": {"get"},
+    "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}": {"put", "delete"},
+    "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}/seek": {"post"},
+    "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}/skip-all": {"post"},
+    "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}": {"put", "delete"},
+    "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}/terminate": {"post"},
+    "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}": {"put", "delete"},
+    "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/backlog": {"get"},
+    "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/seek": {"post"},
+    "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}/skip-all": {"post"},
+    "/admin/v2/namespaces/{tenant}": {"get"},
+    "/admin/v2/namespaces/{tenant}/{namespace}": {"get", "put", "delete"},
+    "/admin/v2/namespaces/{tenant}/{namespace}/retention": {"get", "post", "delete"},
+    "/admin/v2/tenants": {"get"},
+    "/admin/v2/tenants/{tenant}": {"get"},
+    "/admin/v2/clusters": {"get"},
+    "/admin/v2/nodes": {"get"},
+    "/healthz": {"get"},
+    "/readyz": {"get"},
+    "/metrics": {"get"},
+}
+# Query parameters by the end of the path and the method.
+QUERIES = {
+    ("seek", "post"): {"timestamp"},
+    ("{subscription}", "put"): {"type"},
+    ("{subscription}", "delete"): {"force"},
+    ("{topic}", "delete"): {"force"},
+    ("{descriptor}", "delete"): {"force"},
+}
+
+
+async def test_document_has_all_operations_with_their_words(api: Api) -> None:
+    paths = (await api.call("GET", "/openapi.json")).json()["paths"]
+    assert {path: set(operations) for path, operations in paths.items()} == OPERATIONS
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            assert operation["summary"], (path, method)
+            named = {p["name"] for p in operation.get("parameters", ()) if p["in"] == "path"}
+            assert named == {step[1:-1] for step in path.split("/") if step.startswith("{")}
+            asked = {p["name"] for p in operation.get("parameters", ()) if p["in"] == "query"}
+            if path.startswith("/admin/v2/scalable") or path.endswith("seek"):
+                assert asked >= QUERIES.get((path.rpartition("/")[2], method), set())
+
+
+async def test_document_says_what_the_leader_does_and_what_is_not_there_yet(api: Api) -> None:
+    document = (await api.call("GET", "/openapi.json")).json()
+    led = {
+        path.rpartition("{topic}")[2]
+        for path, operations in document["paths"].items()
+        for operation in operations.values()
+        if "307" in operation["responses"]
+    }
+    assert led == {
+        "/split/{segment_id}",
+        "/merge/{first}/{second}",
+        "/subscriptions/{subscription}/seek",
+        "/subscriptions/{subscription}/skip-all",
+        "/{descriptor}/subscription/{subscription}/seek",
+        "/{descriptor}/subscription/{subscription}/skip-all",
+    }
+    stats = document["paths"]["/admin/v2/scalable/{tenant}/{namespace}/{topic}/stats"]["get"]
+    assert "no data plane yet" in stats["description"]
+    schemas = document["components"]["schemas"]
+    assert {"layout", "leader", "subscriptions", "producers", "msgRateIn"} <= set(
+        schemas["ScalableTopicStats"]["properties"]
+    )
+    assert set(schemas["NodeInfo"]["properties"]) == {"session", "pulsarUrl", "httpUrl", "self", "leads"}
+    timestamp = next(
+        parameter
+        for parameter in document["paths"][
+            "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}/seek"
+        ]["post"]["parameters"]
+        if parameter["name"] == "timestamp"
+    )
+    assert timestamp["required"] is True
+    retention = document["paths"]["/admin/v2/namespaces/{tenant}/{namespace}/retention"]
+    assert {"200", "204", "404"} <= set(retention["get"]["responses"])
+    assert retention["post"]["requestBody"]["required"] is True
+
+
 async def test_nothing_lies_below_the_document(api: Api) -> None:
     for path in ("/openapi.json/x", "/openapi.json/openapi.json", "/schema", "/schema/swagger"):
         response = await api.call("GET", path)

@@ -11,8 +11,10 @@ from gateway.http.topics import SLICE
 from layout.records import decode
 from metadata.records import StoredTopic
 from protocol.names import TopicName
+from tests.gateway.http.consumers import A_DEAD_NODE, TOPIC, register
 from tests.gateway.http.running import SCALABLE, Api, reason_of, running_api
 from tests.support.processes import ValkeyProcess
+from tests.support.waiting import eventually
 
 
 async def test_created_topic_can_be_read_listed_and_deleted(api: Api) -> None:
@@ -179,6 +181,38 @@ async def test_star_matches_any_version(api: Api) -> None:
     await api.call("PUT", f"{SCALABLE}/t")
     assert (await api.call("DELETE", f"{SCALABLE}/t", headers={"if-match": "*"})).status_code == 204
     assert (await api.call("DELETE", f"{SCALABLE}/t", headers={"if-match": "*"})).status_code == 404
+
+
+async def test_topic_goes_with_its_subscriptions_and_its_segments_storage(api: Api, valkey: ValkeyProcess) -> None:
+    await api.call("PUT", f"{SCALABLE}/t?numInitialSegments=3")
+    await api.call("PUT", f"{SCALABLE}/t/subscriptions/s")
+    await register(api, "gone", node=A_DEAD_NODE)
+    assert (await api.call("DELETE", f"{SCALABLE}/t")).status_code == 204
+    await eventually(lambda: valkey.command("KEYS", "*/public/default/t*") == [])
+    await eventually(lambda: valkey.command("KEYS", "/garbage/*") == [])
+
+
+async def test_connected_consumers_protect_a_topic_without_force(api: Api) -> None:
+    await api.call("PUT", f"{SCALABLE}/t")
+    await api.call("PUT", f"{SCALABLE}/t/subscriptions/idle")
+    attachment = await register(api, "c", "busy")
+    for query in ("", "?force=false"):
+        refused = await api.call("DELETE", f"{SCALABLE}/t{query}")
+        assert refused.status_code == 412
+        assert "busy" in reason_of(refused)
+    assert (await api.call("DELETE", f"{SCALABLE}/t?force=2")).status_code == 412
+    await api.registrations.detach(TOPIC, "busy", "c", attachment)
+    assert (await api.call("DELETE", f"{SCALABLE}/t")).status_code == 204
+
+
+async def test_forced_delete_does_not_mind_consumers(api: Api) -> None:
+    version = (await api.call("PUT", f"{SCALABLE}/t")).headers["etag"]
+    await register(api, "c")
+    path = f"{SCALABLE}/t?force=true"
+    stale = await api.call("DELETE", path, headers={"if-match": version.replace(".0", ".9")})
+    assert stale.status_code == 412
+    assert (await api.call("DELETE", path, headers={"if-match": version})).status_code == 204
+    assert (await api.call("DELETE", path)).status_code == 404
 
 
 async def test_one_of_many_concurrent_splits_wins(api: Api) -> None:

@@ -1,0 +1,86 @@
+"""Deletes what deleted topics and pruned segments left behind, from the garbage lists of all buckets."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import Final
+
+import trio
+
+from metadata import keys, scripts
+from metadata.errors import StoreError
+from metadata.store import TopicStore
+
+log = logging.getLogger(__name__)
+
+# Entries taken from one bucket at a time: somebody else's command never waits for a whole large topic to go.
+_SLICE: Final = 100
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 5.0
+
+
+class GarbageCollector:
+    """One on every node. What two of them delete at the same time is deleted once and missing the second time."""
+
+    def __init__(self, store: TopicStore, *, interval: float) -> None:
+        self.collected = 0
+        self._store = store
+        self._interval = interval
+        self._wanted = trio.Event()
+
+    def collect_soon(self) -> None:
+        """There is something: no need to wait for the next look."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            self._wanted = trio.Event()
+            try:
+                await self.collect()
+                pause = _FIRST_PAUSE
+            except StoreError as error:
+                log.info("collecting garbage waits for the store: %s", error)
+                await trio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            with trio.move_on_after(self._interval * random.uniform(0.5, 1.0)):
+                await self._wanted.wait()
+
+    async def collect(self) -> None:
+        """Delete everything that is listed now."""
+        slots = keys.BUCKET_SLOTS
+        lengths = await self._store.bulk.gather(
+            [(slots[bucket], ("HLEN", keys.garbage_key(bucket))) for bucket in range(keys.BUCKETS)], refusals=True
+        )
+        for bucket, length in enumerate(lengths):
+            # A key of another kind in the place of a list is logged by the lane, and costs its bucket.
+            if length and not isinstance(length, StoreError):
+                await self._collect_bucket(bucket)
+
+    async def _collect_bucket(self, bucket: int) -> None:
+        slot, garbage = keys.BUCKET_SLOTS[bucket], keys.garbage_key(bucket)
+        entries: list[bytes] = await self._store.bulk.call(slot, "HKEYS", garbage)
+        for start in range(0, len(entries), _SLICE):
+            commands = []
+            for entry in entries[start : start + _SLICE]:
+                if (parts := _parts(entry, bucket)) is None:
+                    log.error("the garbage list of bucket %d has an entry that is none of ours: %r", bucket, entry[:64])
+                    continue
+                incarnation, segment = parts
+                commands.append((slot, scripts.COLLECT_GARBAGE.command([garbage, segment], [entry, incarnation])))
+            replies = await self._store.bulk.gather(commands, refusals=True)
+            self.collected += sum(reply for reply in replies if not isinstance(reply, StoreError))
+
+
+def _parts(entry: bytes, bucket: int) -> tuple[str, bytes] | None:
+    """The incarnation that an entry belongs to and the key of its segment; None for what nobody of ours wrote."""
+    try:
+        incarnation, _, place = entry.decode().partition("/")
+    except UnicodeDecodeError:
+        return None
+    path, _, descriptor = place.rpartition("/")
+    if path.count("/") != 2 or keys.bucket_of(path) != bucket:
+        return None
+    return incarnation, keys.segment_key(path, descriptor)

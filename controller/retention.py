@@ -1,0 +1,47 @@
+"""How long the sealed segments of a topic are kept: its own word, else its namespace's, else the server's."""
+
+from __future__ import annotations
+
+import msgspec
+
+from layout import records
+from metadata.records import StoredTopic
+from metadata.store import TopicStore
+
+FOR_EVER = -1
+
+
+class RetentionPolicy(msgspec.Struct, frozen=True):
+    """As Pulsar writes it. The size is kept and not acted on: segments are pruned whole, by age."""
+
+    retentionTimeInMinutes: int  # noqa: N815  # a name of Pulsar's API; negative means for ever
+    retentionSizeInMB: int = -1  # noqa: N815
+
+    @property
+    def ms(self) -> int:
+        return FOR_EVER if self.retentionTimeInMinutes < 0 else self.retentionTimeInMinutes * 60_000
+
+
+class NamespacePolicies(msgspec.Struct, frozen=True):
+    """The part of a namespace's policies that is known here."""
+
+    retention_policies: RetentionPolicy | None = None
+
+
+class Retention:
+    def __init__(self, store: TopicStore, *, default: float) -> None:
+        self._store = store
+        self._default_ms = int(default * 1000)
+
+    async def of(self, topic: StoredTopic) -> int:
+        """In milliseconds; negative: for ever."""
+        own = records.decode(topic.value).retention_minutes
+        if own is not None:
+            return RetentionPolicy(own).ms
+        policies = await self._store.get_namespace(topic.name.namespace_name)
+        try:
+            chosen = msgspec.json.decode(policies or b"{}", type=NamespacePolicies).retention_policies
+        except msgspec.DecodeError:
+            # Nobody can tell what was meant: what is kept can still be pruned later.
+            return FOR_EVER
+        return self._default_ms if chosen is None else chosen.ms

@@ -1,0 +1,106 @@
+"""What the admin API answers, as values; fields that this version does not know are left out."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from gateway.admin_client import AdminClient, AdminError
+
+Answer = TypeVar("Answer")
+
+# The end of a segment's name: first hash, last hash, id.
+_DESCRIPTOR = re.compile(r"/([0-9a-f]{4}-[0-9a-f]{4})-[0-9]+", re.ASCII)
+
+QUEUE = "QUEUE"
+
+
+class SegmentStats(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    state: str
+    parent_ids: tuple[int, ...] = ()
+    child_ids: tuple[int, ...] = ()
+    entry_buckets: int = 0
+    owner_broker: str | None = None
+
+    @property
+    def is_active(self) -> bool:
+        return self.state == "ACTIVE"
+
+    @property
+    def hash_range(self) -> str:
+        """As in `0000-7fff`; nothing for a segment that was a topic of its own once, whose name does not tell."""
+        match = _DESCRIPTOR.search(self.name, self.name.rfind("/"))
+        return match[1] if match else ""
+
+
+class LayoutStats(msgspec.Struct, frozen=True):
+    epoch: int
+    segments: dict[int, SegmentStats]
+
+    def range_of(self, segment_id: int) -> str:
+        """Nothing for a segment that was pruned meanwhile."""
+        segment = self.segments.get(segment_id)
+        return "" if segment is None else segment.hash_range
+
+
+class LeaderStats(msgspec.Struct, frozen=True, rename="camel"):
+    session: str
+    pulsar_url: str
+    http_url: str
+    term: int
+
+
+class ConsumerStats(msgspec.Struct, frozen=True, rename="camel"):
+    consumer_name: str
+    connected: bool
+    segment_ids: tuple[int, ...] = ()
+    address: str | None = None
+    connected_since: str | None = None
+
+
+class SubscriptionStats(msgspec.Struct, frozen=True):
+    type: str
+    consumers: tuple[ConsumerStats, ...] = ()
+
+
+class TopicStats(msgspec.Struct, frozen=True):
+    layout: LayoutStats
+    subscriptions: dict[str, SubscriptionStats]
+    leader: LeaderStats | None = None
+
+
+class SubscriptionSummary(msgspec.Struct, frozen=True, rename="camel"):
+    type: str
+    created_at_ms: int
+    consumers: int
+
+
+class Retention(msgspec.Struct, frozen=True):
+    retention_time_in_minutes: int = msgspec.field(name="retentionTimeInMinutes")
+
+
+class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
+    session: str
+    pulsar_url: str
+    http_url: str
+    leads: int | None
+    is_self: bool = msgspec.field(name="self")
+
+
+def read(client: AdminClient, content: bytes, kind: type[Answer], what: str) -> Answer:
+    """The value in an answer, or the complaint that it is no such thing."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise AdminError(f"{client.url} answered with something that is no {what}: is it a Vela?") from None
+
+
+def unassigned(stats: TopicStats, subscription: SubscriptionStats) -> list[int]:
+    """The segments that no consumer of a subscription has; consumers of a queue share all of them."""
+    if subscription.type == QUEUE:
+        return []
+    taken = {segment_id for consumer in subscription.consumers for segment_id in consumer.segment_ids}
+    return [segment_id for segment_id in stats.layout.segments if segment_id not in taken]

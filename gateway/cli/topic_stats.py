@@ -1,0 +1,148 @@
+"""What is known about a running topic, for people: who leads it, who owns its segments and who consumes them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gateway.cli.answers import QUEUE, LayoutStats, SubscriptionStats, TopicStats, unassigned
+from gateway.cli.terminal import cell, is_narrow, moment, table
+
+# With fewer columns, the type of a subscription stands below its name, and both only once.
+_ROOM_FOR_CONSUMERS = 100
+
+
+def overview(topic: str, stats: TopicStats) -> RenderableType:
+    text = cell(topic, "bold")
+    segments = stats.layout.segments.values()
+    active = sum(segment.is_active for segment in segments)
+    text.append(f"\nepoch {stats.layout.epoch}, {active} active and {len(segments) - active} sealed segments", "dim")
+    leader = stats.leader
+    if leader is None:
+        return text.append("\nnobody leads it now", "dim")
+    text.append("\nled by ", "dim").append_text(cell(f"{leader.pulsar_url}, {leader.http_url}", "cyan"))
+    return text.append("\n").append_text(cell(f"session {leader.session}, term {leader.term}", "dim"))
+
+
+def segment_table(layout: LayoutStats) -> Table:
+    made = table(
+        *("segment", "range", "state", "from", "into", "buckets", "owner"),
+        right=("segment", "buckets"),
+        whole=("segment", "range", "state"),
+    )
+    for segment_id, segment in layout.segments.items():
+        made.add_row(
+            str(segment_id),
+            segment.hash_range,
+            cell(segment.state.lower()),
+            _ids(segment.parent_ids),
+            _ids(segment.child_ids),
+            str(segment.entry_buckets),
+            cell(segment.owner_broker or "none"),
+            style=None if segment.is_active else "dim",
+        )
+    return made
+
+
+def subscription_table(stats: TopicStats) -> RenderableType:
+    if not stats.subscriptions:
+        return Text("no subscriptions", "dim")
+    numbers = ("consumers", "connected", "segments without consumer")
+    made = table("subscription", "type", *numbers, right=numbers, whole=("type",))
+    for name, subscription in stats.subscriptions.items():
+        made.add_row(
+            cell(name),
+            cell(subscription.type.lower()),
+            str(len(subscription.consumers)),
+            str(sum(consumer.connected for consumer in subscription.consumers)),
+            _waiting(stats, subscription),
+        )
+    return made
+
+
+def consumer_table(stats: TopicStats, subscriptions: Mapping[str, SubscriptionStats]) -> Table:
+    """A row for each consumer, and one for the segments that nobody has."""
+    headings = ("consumer", "connected", "segments", "address", "since")
+    whole = ("type", "connected", "segments")
+    if not is_narrow(_ROOM_FOR_CONSUMERS):
+        made = table("subscription", "type", *headings, whole=whole)
+        for name, subscription in subscriptions.items():
+            for cells in _rows(stats, subscription):
+                made.add_row(cell(name), cell(subscription.type.lower()), *cells)
+        return made
+    made = table("subscription", *headings, whole=whole)
+    for name, subscription in subscriptions.items():
+        title = Text("\n").join((cell(name), cell(subscription.type.lower(), "dim")))
+        for cells in _rows(stats, subscription):
+            made.add_row(title, *cells)
+            title = Text()
+    return made
+
+
+def consumers_as_object(
+    content: bytes, stats: TopicStats, subscriptions: Mapping[str, SubscriptionStats]
+) -> Mapping[str, Any]:
+    """The same for programs: what the server said about them, and the segments that nobody has."""
+    said = json.loads(content)
+    return {
+        "layout": said["layout"],
+        "subscriptions": {
+            name: said["subscriptions"][name] | {"unassignedSegmentIds": unassigned(stats, subscription)}
+            for name, subscription in subscriptions.items()
+        },
+    }
+
+
+def _rows(stats: TopicStats, subscription: SubscriptionStats) -> Iterator[tuple[RenderableType, ...]]:
+    for consumer in subscription.consumers:
+        yield (
+            cell(consumer.consumer_name),
+            Text("yes", "green") if consumer.connected else Text("no", "red"),
+            "all, shared" if subscription.type == QUEUE else _segments(stats.layout, consumer.segment_ids) or "none",
+            cell(consumer.address or ""),
+            cell(_since(consumer.connected_since)),
+        )
+    free = unassigned(stats, subscription)
+    if free or not subscription.consumers:
+        # Sealed ones are nobody's once they are consumed; active ones are waiting for somebody.
+        style = "yellow" if any(stats.layout.segments[each].is_active for each in free) else "dim"
+        yield Text("nobody", style), "", Text(_segments(stats.layout, free), style)
+
+
+def _waiting(stats: TopicStats, subscription: SubscriptionStats) -> str:
+    """How many segments take messages that no consumer gets; nothing for a queue, where that cannot be."""
+    free = unassigned(stats, subscription)
+    return "" if subscription.type == QUEUE else str(sum(stats.layout.segments[each].is_active for each in free))
+
+
+def _segments(layout: LayoutStats, segment_ids: Iterable[int]) -> str:
+    in_order = sorted(segment_ids, key=lambda each: (layout.range_of(each), each))
+    # One below the other for people; in a pipe a row stays one line, for grep.
+    return ("\n" if sys.stdout.isatty() else ", ").join(_segment(layout, each) for each in in_order)
+
+
+def _segment(layout: LayoutStats, segment_id: int) -> str:
+    segment = layout.segments.get(segment_id)
+    if segment is None:
+        return f"{segment_id} pruned"
+    words = (str(segment_id), segment.hash_range, "" if segment.is_active else "sealed")
+    return " ".join(word for word in words if word)
+
+
+def _since(text: str | None) -> str:
+    try:
+        at = datetime.fromisoformat(text or "")
+    except ValueError:
+        return text or ""
+    return moment(int(at.astimezone(UTC).timestamp() * 1_000))
+
+
+def _ids(ids: Iterable[int]) -> str:
+    return ", ".join(map(str, ids))

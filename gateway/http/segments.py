@@ -1,0 +1,241 @@
+"""Single segments over HTTP, with Pulsar's paths.
+
+Here segments come from creations, splits and merges, whole or not at all, and their cursors with the subscriptions of
+the topic. So most of these confirm what is so, or refuse what would break a layout.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from litestar import Controller, delete, get, post, put
+from litestar.params import FromPath
+
+from controller import seeking
+from controller.leader import TopicLeader
+from gateway.http.documentation import STRINGS, SWITCH, TIMESTAMP, described, leader_refusals, query, refusals
+from gateway.http.parameters import AnyRequest, json_list, moment, subscription_name, switch
+from gateway.http.ports import AdminPorts, Ports
+from gateway.http.refusals import InvalidParameter, SegmentInLayout, UnknownSegment
+from gateway.http.topics import stored_topic, topic_state
+from layout import records
+from layout.errors import SegmentNotFound
+from layout.segments import Segment
+from metadata.records import StoredTopic
+from protocol.names import SEGMENT as SCHEME
+from protocol.names import SegmentName, TopicName
+
+SEGMENT: Final = "/{tenant:str}/{namespace:str}/{topic:str}/{descriptor:str}"
+SUBSCRIPTION: Final = f"{SEGMENT}/subscription/{{subscription:str}}"
+
+_names_body: msgspec.json.Decoder[list[str] | None] = msgspec.json.Decoder(list[str] | None)
+
+
+class SegmentRoutes(Controller):
+    path = "/admin/v2/segments"
+    tags = ("segments",)
+
+    @put(
+        SEGMENT,
+        status_code=204,
+        summary="See that a segment is there",
+        responses=refusals(404, 409, 412),
+        operation_class=described(body=STRINGS),
+    )
+    async def create_segment(
+        self,
+        ports: Ports,
+        request: AnyRequest,
+        tenant: FromPath[str],
+        namespace: FromPath[str],
+        topic: FromPath[str],
+        descriptor: FromPath[str],
+    ) -> None:
+        """The body names subscriptions that must have a cursor on it; those of the topic have.
+
+        A segment that the layout does not know cannot be created: it would own hashes that others own.
+        """
+        name = segment_name(tenant, namespace, topic, descriptor)
+        wanted = [subscription_name(text) for text in await json_list(request, _names_body)]
+        state = await topic_state(ports, name.parent)
+        try:
+            _segment(state.topic, name)
+        except SegmentNotFound:
+            raise UnknownSegment(
+                f"The layout of {name.parent} has no segment {name.descriptor}, and segments are made only by creating,"
+                " splitting and merging: do that instead."
+            ) from None
+        for subscription in wanted:
+            seeking.with_cursors(state, subscription)
+
+    @post(
+        f"{SEGMENT}/terminate",
+        status_code=204,
+        summary="See that a segment takes no more messages",
+        responses=refusals(404, 409, 412),
+    )
+    async def terminate_segment(
+        self,
+        ports: Ports,
+        tenant: FromPath[str],
+        namespace: FromPath[str],
+        topic: FromPath[str],
+        descriptor: FromPath[str],
+    ) -> None:
+        """An active segment cannot be terminated by itself: nobody would own its hashes."""
+        name = segment_name(tenant, namespace, topic, descriptor)
+        if _segment(await stored_topic(ports, name.parent), name).is_active:
+            raise SegmentInLayout(f"{name} is active, and its hashes would be nobody's: split or merge it instead.")
+
+    @delete(
+        SEGMENT,
+        status_code=204,
+        summary="See that a segment is gone",
+        responses=refusals(409, 412),
+        operation_class=described(parameters=[query("force", SWITCH, "Known to Pulsar; it makes no difference here.")]),
+    )
+    async def delete_segment(
+        self,
+        ports: Ports,
+        request: AnyRequest,
+        tenant: FromPath[str],
+        namespace: FromPath[str],
+        topic: FromPath[str],
+        descriptor: FromPath[str],
+    ) -> None:
+        """What a layout has forgotten is deleted from the store soon; what it still has stays."""
+        switch(request, "force")
+        name = segment_name(tenant, namespace, topic, descriptor)
+        stored = await ports.store.get(name.parent)
+        if stored is not None:
+            try:
+                segment = _segment(stored, name)
+            except SegmentNotFound:
+                pass
+            else:
+                advice = "split or merge it" if segment.is_active else "it goes when its retention is over"
+                raise SegmentInLayout(f"{name} is {segment.state.lower()} and part of its topic's layout: {advice}.")
+        ports.garbage.collect_soon()
+
+    @put(
+        SUBSCRIPTION,
+        status_code=204,
+        summary="See that a subscription has a cursor on a segment",
+        responses=refusals(404, 409, 412),
+    )
+    async def create_cursor(
+        self,
+        ports: Ports,
+        tenant: FromPath[str],
+        namespace: FromPath[str],
+        topic: FromPath[str],
+        descriptor: FromPath[str],
+        subscription: FromPath[str],
+    ) -> None:
+        """It has, if the topic has the subscription."""
+        await _check_cursor(ports, segment_name(tenant, namespace, topic, descriptor), subscription)
+
+    @delete(
+        SUBSCRIPTION,
+        status_code=204,
+        summary="Let go of a subscription's cursor on a segment",
+        responses=refusals(404, 409, 412),
+    )
+    async def delete_cursor(
+        self,
+        ports: Ports,
+        tenant: FromPath[str],
+        namespace: FromPath[str],
+        topic: FromPath[str],
+        descriptor: FromPath[str],
+        subscription: FromPath[str],
+    ) -> None:
+        """Cursors go with the subscription of the topic, so that this changes nothing by itself."""
+        await _check_cursor(ports, segment_name(tenant, namespace, topic, descriptor), subscription)
+
+    @get(
+        f"{SUBSCRIPTION}/backlog",
+        summary="Read how many entries of a segment a subscription has not consumed",
+        responses=refusals(404, 409, 412),
+    )
+    async def read_backlog(
+        self,
+        ports: Ports,
+        tenant: FromPath[str],
+        namespace: FromPath[str],
+        topic: FromPath[str],
+        descriptor: FromPath[str],
+        subscription: FromPath[str],
+    ) -> int:
+        """A bare number. There is no data plane yet, so it is 0."""
+        await _check_cursor(ports, segment_name(tenant, namespace, topic, descriptor), subscription)
+        return 0
+
+    @post(
+        f"{SUBSCRIPTION}/seek",
+        status_code=204,
+        summary="Move a subscription on one segment to a moment",
+        responses=leader_refusals(404, 409, 412),
+        operation_class=described(parameters=[TIMESTAMP]),
+    )
+    async def seek(
+        self,
+        ports: Ports,
+        request: AnyRequest,
+        tenant: FromPath[str],
+        namespace: FromPath[str],
+        topic: FromPath[str],
+        descriptor: FromPath[str],
+        subscription: FromPath[str],
+    ) -> None:
+        name = segment_name(tenant, namespace, topic, descriptor)
+        wanted = subscription_name(subscription)
+        timestamp_ms = moment(request, "timestamp")
+
+        async def seek(leader: TopicLeader) -> None:
+            await seeking.seek_segment(ports.cursors, leader, wanted, name.descriptor, timestamp_ms)
+
+        await ports.leaders.as_leader(name.parent, seek)
+
+    @post(
+        f"{SUBSCRIPTION}/skip-all",
+        status_code=204,
+        summary="Skip all messages of a subscription on one segment",
+        responses=leader_refusals(404, 409, 412),
+    )
+    async def skip_all(
+        self,
+        ports: Ports,
+        tenant: FromPath[str],
+        namespace: FromPath[str],
+        topic: FromPath[str],
+        descriptor: FromPath[str],
+        subscription: FromPath[str],
+    ) -> None:
+        name = segment_name(tenant, namespace, topic, descriptor)
+        wanted = subscription_name(subscription)
+
+        async def skip_all(leader: TopicLeader) -> None:
+            await seeking.skip_segment(ports.cursors, leader, wanted, name.descriptor)
+
+        await ports.leaders.as_leader(name.parent, skip_all)
+
+
+def segment_name(tenant: str, namespace: str, topic: str, descriptor: str) -> SegmentName:
+    if "/" in descriptor:
+        # It would be read as a part of the topic's name.
+        raise InvalidParameter(f"{descriptor[:80]!a} is not a segment: write it like 0000-ffff-0.")
+    parent = TopicName.scalable(tenant, namespace, topic)
+    return SegmentName.parse(f"{SCHEME}://{parent.tenant}/{parent.namespace}/{parent.local}/{descriptor}")
+
+
+def _segment(stored: StoredTopic, name: SegmentName) -> Segment:
+    return seeking.segment_at(name.parent, records.decode_layout(stored.value), name.descriptor)
+
+
+async def _check_cursor(ports: AdminPorts, name: SegmentName, subscription: str) -> None:
+    wanted = subscription_name(subscription)
+    state = await topic_state(ports, name.parent)
+    _segment(state.topic, name)
+    seeking.with_cursors(state, wanted)

@@ -1,0 +1,113 @@
+"""Which nodes are alive: all sessions in the store, looked at a few times per lease and whenever one is due to end."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Collection
+from typing import Final
+
+import msgspec
+import trio
+
+from metadata import keys
+from metadata.errors import StoreError
+from metadata.node_sessions import NodeRecord, NodeSession
+from metadata.store import TopicStore
+
+log = logging.getLogger(__name__)
+
+_LOOKS_PER_LEASE: Final = 3
+# After the moment when a lease ends: looking a little late is cheaper than looking twice.
+_DELAY: Final = 0.02
+_SHORTEST_PAUSE: Final = 0.05
+_SESSION: Final = re.compile(rb"[0-9a-f]{16}")
+
+
+def _record(session: str, value: bytes) -> NodeRecord:
+    """What a node says about itself. That it is alive does not hang on whether this version can read it."""
+    try:
+        return msgspec.json.decode(value, type=NodeRecord)
+    except msgspec.DecodeError:
+        return NodeRecord(session, "", "")
+
+
+class Peers:
+    """A view of the nodes. Expiry events of the store come too late to be of use, so every node looks for itself."""
+
+    def __init__(
+        self, store: TopicStore, session: NodeSession, *, lease: float, on_death: Callable[[Collection[str]], None]
+    ) -> None:
+        self._store = store
+        self._session = session
+        self._interval = lease / _LOOKS_PER_LEASE
+        self._on_death = on_death
+        self._alive: dict[str, NodeRecord] = {}
+        self._looked_at = float("-inf")
+        self._in_touch_since = float("inf")
+
+    @property
+    def in_touch_since(self) -> float:
+        """Since when the store has answered without a break; infinite while it does not, or we were not running."""
+        return self._in_touch_since if self._looks_regular() else float("inf")
+
+    def _looks_regular(self) -> bool:
+        return trio.current_time() - self._looked_at <= 2 * self._interval
+
+    @property
+    def nodes(self) -> list[NodeRecord]:
+        """All that were alive at the last look, this one first."""
+        others = (node for name, node in sorted(self._alive.items()) if name != self._session.record.session)
+        return [self._session.record, *others]
+
+    async def is_alive(self, session: str) -> bool:
+        """By the last look, or by another one for a session that was not seen at it."""
+        if session in self._alive or session == self._session.record.session:
+            return True
+        if not session:
+            return False
+        node = keys.node_key(session)
+        return bool(await self._store.leases.call(keys.slot_of(node), "EXISTS", node))
+
+    def seemed_alive(self, session: str) -> bool:
+        """By the last look alone."""
+        return session in self._alive or session == self._session.record.session
+
+    async def run(self) -> None:
+        while True:
+            pause = self._interval
+            try:
+                pause = min(pause, max(await self._look() + _DELAY, _SHORTEST_PAUSE))
+            except StoreError as error:
+                log.debug("the other nodes cannot be looked at now: %s", error)
+            await trio.sleep(pause)
+
+    async def _look(self) -> float:
+        """Take in who is there, tell who has gone; seconds until the next lease ends."""
+        leases = self._store.leases
+        names: list[bytes] = await leases.call(keys.NODES_SLOT, "HKEYS", keys.NODES)
+        listed = [name.decode() for name in names if _SESSION.fullmatch(name)]
+        requests = [
+            (keys.slot_of(key), (command, key)) for key in map(keys.node_key, listed) for command in ("GET", "PTTL")
+        ]
+        replies = await leases.gather(requests)
+        alive: dict[str, NodeRecord] = {}
+        soonest = self._interval
+        for name, value, left in zip(listed, replies[::2], replies[1::2], strict=True):
+            if value is not None:
+                alive[name] = _record(name, value)
+                if name != self._session.record.session:
+                    soonest = min(soonest, left / 1000)
+        dead = [name for name in listed if name not in alive and name != self._session.record.session]
+        gone = {*dead, *(name for name in self._alive if name not in alive)} - {self._session.record.session}
+        self._alive = alive
+        if not self._looks_regular():
+            self._in_touch_since = trio.current_time()
+        self._looked_at = trio.current_time()
+        if gone:
+            log.info("nodes that are gone: %s", ", ".join(sorted(gone)))
+            self._on_death(gone)
+        if dead:
+            # Last: whoever is not on the list any more is not found to be dead again.
+            await leases.call(keys.NODES_SLOT, "HDEL", keys.NODES, *dead)
+        return soonest

@@ -1,0 +1,28 @@
+#!lua
+-- Registers a consumer, or a further connection of one that is known by its name, and its subscription with it.
+-- KEYS: record, subscriptions, members, leaders, changes, mark
+-- ARGV: incarnation ('' for whichever it is), subscription, type, settings, consumer, attachment, the one that it
+--   replaces, by its nonce ('' for whichever it is), path, log length, op, store id
+-- Returns {outcome, incarnation, leader, assignment}; outcome is done, missing, mismatch (then with the type instead),
+-- stale (another connection has the consumer) or lost (the mark is not that of our store).
+if redis.call('GET', KEYS[6]) ~= ARGV[11] then return {'lost', '', '', ''} end
+local current = redis.call('HMGET', KEYS[1], 'incarnation', 'leader')
+if not current[1] then return {'missing', '', '', ''} end
+if ARGV[1] ~= '' and current[1] ~= ARGV[1] then return {'missing', '', '', ''} end
+local known = redis.call('HGET', KEYS[2], ARGV[2])
+if known then
+  local type = string.match(known, '^%u+')
+  if type ~= ARGV[3] then return {'mismatch', type or '', '', ''} end
+end
+redis.call('HLEN', KEYS[4])
+redis.call('XLEN', KEYS[5])
+local held = redis.call('HMGET', KEYS[3], 'a:' .. ARGV[5], 'c:' .. ARGV[5])
+if ARGV[7] ~= '' and held[2] and not string.find(held[2], ARGV[7], 1, true) then return {'stale', '', '', ''} end
+
+if not known then redis.call('HSET', KEYS[2], ARGV[2], ARGV[3] .. ' ' .. ARGV[4]) end
+redis.call('HSET', KEYS[3], 'c:' .. ARGV[5], ARGV[6])
+redis.call('HINCRBY', KEYS[1], 'activity', 1)
+redis.call('HSETNX', KEYS[4], ARGV[8], '')
+redis.call('XADD', KEYS[5], 'MAXLEN', '~', ARGV[9], '*',
+  'topic', ARGV[8], 'kind', 'consumers', 'incarnation', current[1], 'op', ARGV[10])
+return {'done', current[1], current[2] or '', held[1] or ''}

@@ -1,0 +1,618 @@
+"""Subscriptions and consumers in the store: who may write what, and whose word counts when two write."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import trio
+
+from controller.transitions import TopicLimits, Transitions
+from metadata import keys
+from metadata.errors import (
+    Fenced,
+    StoreFull,
+    StoreLost,
+    SubscriptionBusy,
+    SubscriptionMismatch,
+    SubscriptionMissing,
+    TopicMissing,
+    VersionConflict,
+)
+from metadata.leadership import Leaderships
+from metadata.node_sessions import NodeRecord
+from metadata.records import Leader, StoredTopic
+from metadata.registrations import (
+    AssignedSegment,
+    Assignment,
+    Attachment,
+    Consumer,
+    Registrations,
+    Subscription,
+    SubscriptionType,
+    TopicState,
+)
+from metadata.store import TopicStore, open_store
+from protocol.names import TopicName
+from tests.support.processes import ValkeyProcess
+from tests.support.proxy import FaultProxy
+from tests.support.topology import Topology
+from tests.support.waiting import eventually
+
+TOPIC = TopicName.scalable("public", "default", "orders")
+STREAM, QUEUE, CHECKPOINT = SubscriptionType.STREAM, SubscriptionType.QUEUE, SubscriptionType.CHECKPOINT
+NODE = NodeRecord("a" * 16, "pulsar://a:1", "http://a:2")
+EXOTIC = [
+    "a",
+    "a:",
+    "c:",
+    "c:a",
+    "a:c:a",
+    "a/b",
+    "/",
+    "//",
+    "..",
+    "%2F",
+    "generation",
+    "op",
+    "drained",
+    "{b001}",
+    "käse",
+    "日本語",
+    "😀\u200d🔥",
+    "a b\tc\n",
+    "\x00",
+    '"}',
+    "%s%d",
+    "x" * 1024,
+    "ü" * 512,
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    store: TopicStore
+    registrations: Registrations
+    leaderships: Leaderships
+    transitions: Transitions
+
+    async def topic(self) -> StoredTopic:
+        stored = await self.store.get(TOPIC)
+        assert stored is not None
+        return stored
+
+    async def state(self) -> TopicState:
+        state = await self.registrations.state(self.store.commands, TOPIC)
+        assert state is not None
+        return state
+
+    async def subscription(self, name: str = "s") -> Subscription:
+        return (await self.state()).subscriptions[name]
+
+    async def consumer(self, name: str, subscription: str = "s") -> Consumer:
+        return (await self.subscription(subscription)).consumers[name]
+
+    async def attach(self, name: str, nonce: str = "1", *, subscription: str = "s", **options: Any) -> Attachment:
+        attachment = by(nonce)
+        attached = await self.registrations.attach(TOPIC, subscription, STREAM, name, attachment, **options)
+        assert attached is not None
+        return attachment
+
+    async def lead(self) -> Leader:
+        leader = await self.leaderships.take(await self.topic(), NODE)
+        assert leader is not None
+        return leader
+
+    async def assign(
+        self,
+        leader: Leader,
+        assignments: dict[str, Assignment],
+        *,
+        evicted: Iterable[Consumer] = (),
+        drained: Iterable[int] | None = None,
+        seen: TopicState | None = None,
+    ) -> int:
+        state = seen or await self.state()
+        return await self.registrations.assign(
+            state.topic,
+            leader,
+            state.subscriptions["s"],
+            assignments,
+            evicted=list(evicted),
+            drained=None if drained is None else list(drained),
+        )
+
+
+@asynccontextmanager
+async def bench(url: str, *, segments: int = 4) -> AsyncIterator[Bench]:
+    async with open_store(url) as store:
+        found = Bench(store, Registrations(store), Leaderships(store), Transitions(store, TopicLimits()))
+        await found.transitions.create(TOPIC, segments)
+        yield found
+
+
+def by(nonce: str, node: str = NODE.session) -> Attachment:
+    """The connection of this number."""
+    return Attachment(node, nonce.rjust(16, "0"), 1, "127.0.0.1:1")
+
+
+def given(*segment_ids: int, epoch: int = 0, releasing: tuple[int, ...] = ()) -> Assignment:
+    return Assignment(epoch, tuple(AssignedSegment(i, i * 16384, i * 16384 + 16383) for i in segment_ids), releasing)
+
+
+def twice_owned(subscription: Subscription) -> list[int]:
+    """The segments that more than one consumer has, or has still to release."""
+    counted = Counter(
+        segment_id
+        for consumer in subscription.consumers.values()
+        if consumer.assignment is not None
+        for segment_id in (*consumer.assignment.segment_ids, *consumer.assignment.releasing)
+    )
+    return [segment_id for segment_id, count in counted.items() if count > 1]
+
+
+# Attaching.
+
+
+async def test_a_first_consumer_makes_the_subscription_and_asks_for_a_leader(topology: Topology) -> None:
+    """W8: a subscription that a client made is recorded with its type."""
+    async with bench(topology.url) as b:
+        attached = await b.registrations.attach(TOPIC, "s", STREAM, "c", by("1"))
+        stored = await b.topic()
+        assert attached is not None
+        assert (attached.incarnation, attached.leader, attached.assignment) == (stored.version.incarnation, None, None)
+        subscription = await b.subscription()
+        assert (subscription.type, subscription.generation, subscription.drained) == (STREAM, 0, frozenset())
+        assert subscription.consumers["c"].attachment == by("1")
+        assert await b.leaderships.listed() == {keys.path_of(TOPIC): ""}
+
+
+async def test_attaching_tells_who_leads_and_what_the_consumer_has(topology: Topology) -> None:
+    async with bench(topology.url) as b:
+        await b.attach("c")
+        leader = await b.lead()
+        await b.assign(leader, {"c": given(0, 1)})
+        attached = await b.registrations.attach(TOPIC, "s", STREAM, "c", by("2"))
+        assert attached is not None
+        assert (attached.leader, attached.assignment) == (leader, given(0, 1))
+
+
+async def test_a_missing_topic_is_not_made_by_a_registration(topology: Topology) -> None:
+    async with open_store(topology.url) as store:
+        registrations = Registrations(store)
+        for incarnation in ("", "0" * 16):
+            with pytest.raises(TopicMissing):
+                await registrations.attach(TOPIC, "s", STREAM, "c", by("1"), incarnation=incarnation)
+        with pytest.raises(TopicMissing):
+            await registrations.create_subscription(TOPIC, "s", QUEUE, 0)
+        with pytest.raises(TopicMissing):
+            await registrations.delete_subscription(TOPIC, "s")
+        assert await registrations.state(store.commands, TOPIC) is None
+        assert await Leaderships(store).listed() == {}
+        assert await store.list_topics(TOPIC.namespace_name) == []
+
+
+async def test_a_consumer_that_comes_again_is_not_taken_to_a_topic_that_was_made_anew(valkey: ValkeyProcess) -> None:
+    async with bench(valkey.url) as b:
+        before = (await b.topic()).version.incarnation
+        await b.attach("c")
+        await b.transitions.delete(TOPIC)
+        await b.transitions.create(TOPIC, 1)
+        with pytest.raises(TopicMissing):
+            await b.attach("c", incarnation=before, again=True)
+        assert (await b.state()).subscriptions == {}
+
+
+async def test_every_pair_of_types_but_the_same_is_a_mismatch(topology: Topology) -> None:
+    async with bench(topology.url) as b:
+        for kind in SubscriptionType:
+            await b.registrations.create_subscription(TOPIC, kind, kind, 0)
+            for other in SubscriptionType:
+                if other is kind:
+                    await b.registrations.create_subscription(TOPIC, kind, other, 1)
+                    await b.registrations.attach(TOPIC, kind, other, "c", by("1"))
+                    continue
+                with pytest.raises(SubscriptionMismatch, match=kind):
+                    await b.registrations.create_subscription(TOPIC, kind, other, 1)
+                with pytest.raises(SubscriptionMismatch, match=kind):
+                    await b.registrations.attach(TOPIC, kind, other, "x", by("1"))
+        subscriptions = (await b.state()).subscriptions
+        assert {name: found.type for name, found in subscriptions.items()} == {kind: kind for kind in SubscriptionType}
+        assert all(list(found.consumers) == ["c"] for found in subscriptions.values())
+
+
+async def test_of_two_connections_with_the_same_name_the_later_has_the_consumer(topology: Topology) -> None:
+    """W21: the earlier one can neither close it, nor end it, nor take it back."""
+    async with bench(topology.url) as b:
+        earlier = await b.attach("c", "1")
+        later = await b.attach("c", "2")
+        assert not await b.registrations.detach(TOPIC, "s", "c", earlier)
+        assert not await b.registrations.leave(TOPIC, "s", "c", earlier)
+        assert await b.registrations.attach(TOPIC, "s", STREAM, "c", earlier, again=True) is None
+        assert (await b.consumer("c")).attachment == later
+        assert await b.registrations.detach(TOPIC, "s", "c", later)
+        assert (await b.consumer("c")).attachment == later.detached()
+        assert not await b.registrations.detach(TOPIC, "s", "c", later), "it is detached already"
+
+
+async def test_a_connection_takes_its_consumer_up_again_under_another_node_session(valkey: ValkeyProcess) -> None:
+    async with bench(valkey.url) as b:
+        attachment = await b.attach("c", "1")
+        moved = by("1", node="b" * 16)
+        assert await b.registrations.attach(TOPIC, "s", STREAM, "c", moved, again=True) is not None
+        assert (await b.consumer("c")).attachment == moved
+        # Which session it was attached under does not matter: the connection is the same.
+        assert await b.registrations.detach(TOPIC, "s", "c", attachment)
+        assert await b.registrations.leave(TOPIC, "s", "c", attachment)
+        assert (await b.subscription()).consumers == {}
+        assert await b.registrations.attach(TOPIC, "s", STREAM, "c", moved, again=True) is not None
+
+
+async def test_who_leaves_takes_its_assignment_along(topology: Topology) -> None:
+    """W23: nothing is left that a consumer of the same name would find."""
+    async with bench(topology.url) as b:
+        attachment = await b.attach("c")
+        leader = await b.lead()
+        await b.assign(leader, {"c": given(0)})
+        assert await b.registrations.leave(TOPIC, "s", "c", attachment)
+        assert not await b.registrations.leave(TOPIC, "s", "c", attachment)
+        attached = await b.registrations.attach(TOPIC, "s", STREAM, "c", by("2"))
+        assert attached is not None
+        assert attached.assignment is None
+
+
+async def test_exotic_names_do_not_meet_each_other(topology: Topology) -> None:
+    async with bench(topology.url) as b:
+        leader = await b.lead()
+        for number, name in enumerate(EXOTIC):
+            for index, consumer in enumerate(EXOTIC):
+                await b.registrations.attach(TOPIC, name, STREAM, consumer, by(f"{number:03d}{index:03d}"))
+        state = await b.state()
+        assert set(state.subscriptions) == set(EXOTIC)
+        for number, name in enumerate(EXOTIC):
+            subscription = state.subscriptions[name]
+            assert set(subscription.consumers) == set(EXOTIC)
+            assert (subscription.generation, subscription.drained) == (0, frozenset())
+            assignments = {consumer: given(index % 4) for index, consumer in enumerate(EXOTIC)}
+            await b.registrations.assign(state.topic, leader, subscription, assignments, drained=[number])
+        found = (await b.state()).subscriptions
+        for number, name in enumerate(EXOTIC):
+            assert found[name].drained == {number}
+            for index, consumer in enumerate(EXOTIC):
+                assert found[name].consumers[consumer].assignment == given(index % 4)
+                assert found[name].consumers[consumer].attachment == by(f"{number:03d}{index:03d}")
+            _, read = await b.registrations.consumers(b.store.commands, TOPIC, name, EXOTIC)
+            assert read == [found[name].consumers[consumer] for consumer in EXOTIC]
+        await b.registrations.leave(TOPIC, "a:", "c:", by(f"{EXOTIC.index('a:'):03d}{EXOTIC.index('c:'):03d}"))
+        assert set((await b.subscription("a:")).consumers) == set(EXOTIC) - {"c:"}
+        assert set((await b.subscription("a")).consumers) == set(EXOTIC)
+        await b.registrations.delete_subscription(TOPIC, "a/b", force=True)
+        assert set((await b.state()).subscriptions) == set(EXOTIC) - {"a/b"}
+
+
+async def test_many_consumers_that_attach_at_once_are_all_there(topology: Topology) -> None:
+    async with bench(topology.url) as b:
+        names = [f"c-{number}" for number in range(500)]
+        async with trio.open_nursery() as nursery:
+            for number, name in enumerate(names):
+                nursery.start_soon(b.attach, name, str(number))
+        assert set((await b.subscription()).consumers) == set(names)
+        assert (await b.topic()).activity == len(names)
+
+
+# Assigning.
+
+
+async def test_an_assignment_of_another_leader_or_incarnation_is_refused_and_writes_nothing(
+    topology: Topology,
+) -> None:
+    """W2: by equality, so that neither an older nor a newer term passes, nor the same one with another nonce."""
+    async with bench(topology.url) as b:
+        await b.attach("c")
+        first = await b.lead()
+        second = await b.lead()
+        strangers = [
+            first,
+            replace_leader(second, term=second.term + 1),
+            replace_leader(second, term=second.term - 1),
+            replace_leader(second, nonce="0" * 16),
+            replace_leader(second, session="0" * 16),
+            replace_leader(second, http_url="http://b:2"),
+        ]
+        consumer = await b.consumer("c")
+        for stranger in strangers:
+            with pytest.raises(Fenced):
+                await b.assign(stranger, {"c": given(0)}, drained=[7])
+            with pytest.raises(Fenced):
+                await b.assign(stranger, {}, evicted=[consumer])
+        state = await b.state()
+        with pytest.raises(Fenced):
+            await b.assign(second, {"c": given(0)}, seen=of_incarnation(state, "0" * 16))
+        assert state.subscriptions["s"] == replace(await b.subscription())
+        assert (state.subscriptions["s"].generation, state.subscriptions["s"].drained) == (0, frozenset())
+        assert (await b.consumer("c")).assignment is None
+        assert await b.assign(second, {"c": given(0)}) == 1
+
+
+async def test_a_decision_on_an_old_generation_is_a_conflict(topology: Topology) -> None:
+    async with bench(topology.url) as b:
+        await b.attach("c")
+        leader = await b.lead()
+        seen = await b.state()
+        assert await b.assign(leader, {"c": given(0)}, seen=seen) == 1
+        with pytest.raises(VersionConflict):
+            await b.assign(leader, {"c": given(1)}, seen=seen)
+        assert (await b.consumer("c")).assignment == given(0)
+
+
+async def test_an_assignment_for_a_subscription_that_is_gone_is_refused(topology: Topology) -> None:
+    async with bench(topology.url) as b:
+        await b.attach("c")
+        leader = await b.lead()
+        seen = await b.state()
+        await b.registrations.delete_subscription(TOPIC, "s", force=True)
+        with pytest.raises(SubscriptionMissing):
+            await b.assign(leader, {"c": given(0)}, seen=seen)
+        assert (await b.state()).subscriptions == {}
+
+
+async def test_nothing_is_assigned_to_who_left_meanwhile(topology: Topology) -> None:
+    async with bench(topology.url) as b:
+        attachment = await b.attach("gone")
+        await b.attach("here", "2")
+        leader = await b.lead()
+        seen = await b.state()
+        await b.registrations.leave(TOPIC, "s", "gone", attachment)
+        await b.assign(leader, {"gone": given(0), "here": given(1)}, seen=seen)
+        assert set((await b.subscription()).consumers) == {"here"}
+        fields: Any = topology.client_for(members()).hgetall(members())
+        assert b"a:gone" not in fields
+
+
+async def test_who_comes_back_while_it_is_evicted_never_shares_a_segment(topology: Topology) -> None:
+    """The leader gives its segments to others in the same write. Either all of that happens, or nothing."""
+    async with bench(topology.url) as b:
+        late = await b.attach("late", "1")
+        await b.attach("other", "2")
+        leader = await b.lead()
+        await b.assign(leader, {"late": given(0, 1), "other": given(2, 3)})
+        await b.registrations.detach(TOPIC, "s", "late", late)
+        seen = await b.state()
+        back = await b.registrations.attach(TOPIC, "s", STREAM, "late", by("3"))
+        assert back is not None
+        assert back.assignment == given(0, 1), "this is what it is told"
+        with pytest.raises(VersionConflict):
+            await b.assign(
+                leader, {"other": given(0, 1, 2, 3)}, evicted=[seen.subscriptions["s"].consumers["late"]], seen=seen
+            )
+        subscription = await b.subscription()
+        assert subscription.consumers["late"].attachment == by("3")
+        assert twice_owned(subscription) == []
+
+
+async def test_who_is_evicted_is_gone_with_its_assignment(topology: Topology) -> None:
+    async with bench(topology.url) as b:
+        await b.attach("late", "1")
+        await b.attach("other", "2")
+        leader = await b.lead()
+        await b.assign(leader, {"late": given(0), "other": given(1)})
+        seen = await b.consumer("late")
+        await b.assign(leader, {"other": given(0, 1)}, evicted=[seen])
+        subscription = await b.subscription()
+        assert set(subscription.consumers) == {"other"}
+        fields: Any = topology.client_for(members()).hgetall(members())
+        assert b"a:late" not in fields
+        # Deciding the same again hurts nobody who has come since.
+        await b.attach("late", "3")
+        with pytest.raises(VersionConflict):
+            await b.assign(leader, {}, evicted=[seen])
+        assert (await b.consumer("late")).attachment == by("3")
+
+
+async def test_drained_segments_are_kept_replaced_and_taken_back(topology: Topology) -> None:
+    async with bench(topology.url) as b:
+        await b.attach("c")
+        leader = await b.lead()
+        await b.assign(leader, {}, drained=[3, 1])
+        assert (await b.subscription()).drained == {1, 3}
+        await b.assign(leader, {"c": given(0)})
+        assert (await b.subscription()).drained == {1, 3}
+        await b.assign(leader, {}, drained=[])
+        assert (await b.subscription()).drained == frozenset()
+
+
+async def test_generations_are_exact_after_nine_quadrillion_of_them(valkey: ValkeyProcess) -> None:
+    async with bench(valkey.url) as b:
+        await b.attach("c")
+        leader = await b.lead()
+        valkey.client().hset(members(), "generation", str(2**53 - 2))
+        assert await b.assign(leader, {"c": given(0)}) == 2**53 - 1
+
+
+# Lost replies: scripts that are sent again must not undo what happened in between.
+
+
+async def test_an_assignment_whose_reply_is_lost_is_written_once(valkey: ValkeyProcess) -> None:
+    async with bench(valkey.url) as b, FaultProxy.open(*valkey.address) as proxy:
+        await b.attach("c")
+        leader = await b.lead()
+        async with open_store(proxy.url) as far:
+            proxy.cut_before_reply(lambda request: b'"segments"' in request)
+            generation = await Registrations(far).assign(
+                await b.topic(), leader, await b.subscription(), {"c": given(0)}
+            )
+            assert proxy.cuts == 1
+            assert generation == 1
+        assert (await b.subscription()).generation == 1
+
+
+async def test_a_registration_whose_reply_is_lost_does_not_take_the_consumer_from_who_came_after(
+    valkey: ValkeyProcess,
+) -> None:
+    """W21: sent again by itself, it is still the older connection."""
+    async with bench(valkey.url) as b, FaultProxy.open(*valkey.address) as proxy, open_store(proxy.url) as far:
+        earlier, later = by("1"), by("2")
+        proxy.cut_before_reply(lambda request: earlier.nonce.encode() in request)
+
+        async def attach_earlier() -> None:
+            await Registrations(far).attach(TOPIC, "s", STREAM, "c", earlier)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(attach_earlier)
+            await eventually(lambda: proxy.cuts)
+            # Before the lane has connected again.
+            proxy.stall()
+            await b.attach("c", "2")
+            proxy.resume()
+        assert (await b.consumer("c")).attachment == later
+
+
+async def test_signing_off_twice_because_of_a_lost_reply_is_signing_off_once(valkey: ValkeyProcess) -> None:
+    async with bench(valkey.url) as b, FaultProxy.open(*valkey.address) as proxy, open_store(proxy.url) as far:
+        for sign_off, left in ((Registrations(far).detach, {"c"}), (Registrations(far).leave, set())):
+            attachment = await b.attach("c")
+            cuts = proxy.cuts
+            proxy.cut_before_reply(lambda request: b"EVALSHA" in request and b"0000000000000001" in request)
+            await sign_off(TOPIC, "s", "c", attachment)
+            assert proxy.cuts == cuts + 1
+            assert set((await b.subscription()).consumers) == left
+
+
+# Subscriptions.
+
+
+async def test_a_subscription_with_consumers_is_deleted_with_force_only(topology: Topology) -> None:
+    async with bench(topology.url) as b:
+        attachment = await b.attach("c")
+        with pytest.raises(SubscriptionBusy):
+            await b.registrations.delete_subscription(TOPIC, "s")
+        # One that has lost its connection may still come back.
+        await b.registrations.detach(TOPIC, "s", "c", attachment)
+        with pytest.raises(SubscriptionBusy):
+            await b.registrations.delete_subscription(TOPIC, "s")
+        assert set((await b.subscription()).consumers) == {"c"}
+        await b.registrations.delete_subscription(TOPIC, "s", force=True)
+        assert (await b.state()).subscriptions == {}
+        assert not topology.client_for(members()).exists(members())
+        with pytest.raises(SubscriptionMissing):
+            await b.registrations.delete_subscription(TOPIC, "s", force=True)
+
+
+async def test_a_subscription_whose_consumers_all_left_is_kept_until_it_is_deleted(topology: Topology) -> None:
+    async with bench(topology.url) as b:
+        attachment = await b.attach("c")
+        await b.assign(await b.lead(), {"c": given(0)}, drained=[9])
+        await b.registrations.leave(TOPIC, "s", "c", attachment)
+        subscription = await b.subscription()
+        assert not subscription.consumers
+        assert subscription.drained == {9}
+        await b.registrations.delete_subscription(TOPIC, "s")
+        await b.attach("c")
+        assert (await b.subscription()).drained == frozenset(), "of the subscription that is gone"
+
+
+async def test_a_deleted_topic_takes_everything_along_and_nobody_brings_it_back(topology: Topology) -> None:
+    """W5: neither the leader nor a node with consumers leaves anything under the name."""
+    async with bench(topology.url) as b:
+        attachments = {name: await b.attach(name, nonce) for nonce, name in enumerate_names(EXOTIC)}
+        leader = await b.lead()
+        seen = await b.state()
+        await b.transitions.delete(TOPIC)
+        for name, attachment in attachments.items():
+            assert not await b.registrations.detach(TOPIC, "s", name, attachment)
+            assert not await b.registrations.leave(TOPIC, "s", name, attachment)
+            with pytest.raises(TopicMissing):
+                await b.registrations.attach(TOPIC, "s", STREAM, name, attachment, again=True)
+        with pytest.raises(Fenced):
+            await b.assign(leader, {"a": given(0)}, seen=seen)
+        with pytest.raises(TopicMissing):
+            await b.registrations.create_subscription(TOPIC, "s", STREAM, 0)
+        assert await b.leaderships.take(seen.topic, NODE) is None
+        assert await b.leaderships.drop(seen.topic, leader, idle=False)
+        assert await b.leaderships.drop(seen.topic, leader, idle=True)
+        assert await b.registrations.names(TOPIC) == []
+        path = keys.path_of(TOPIC)
+        for key in (keys.record_key(path), keys.subscriptions_key(path), members()):
+            assert not topology.client_for(key).exists(key)
+        assert await b.leaderships.listed() == {}
+        incarnation, found = await b.registrations.consumers(b.store.commands, TOPIC, "s", ["a"])
+        assert (incarnation, found) == (None, [None])
+
+
+async def test_a_topic_is_deleted_with_a_subscription_that_appears_while_it_is(valkey: ValkeyProcess) -> None:
+    async with bench(valkey.url) as b:
+        stored = await b.topic()
+        await b.attach("c")
+        with pytest.raises(VersionConflict):
+            await b.store.delete(TOPIC, stored.version, [], subscriptions=[])
+        await b.transitions.delete(TOPIC)
+        assert not valkey.client().exists(members())
+
+
+# A store in trouble.
+
+
+async def test_a_full_store_takes_no_new_consumers_but_lets_them_go_and_be_assigned(valkey: ValkeyProcess) -> None:
+    async with bench(valkey.url) as b:
+        attachment = await b.attach("c", "1")
+        late = await b.attach("late", "2")
+        leader = await b.lead()
+        valkey.client().config_set("maxmemory", 1)
+        try:
+            with pytest.raises(StoreFull):
+                await b.attach("more", "3")
+            await b.assign(leader, {"c": given(0)})
+            await b.registrations.detach(TOPIC, "s", "c", attachment)
+            await b.registrations.leave(TOPIC, "s", "late", late)
+            await b.registrations.delete_subscription(TOPIC, "s", force=True)
+        finally:
+            valkey.client().config_set("maxmemory", 0)
+
+
+async def test_absence_on_a_store_that_was_emptied_says_nothing(valkey: ValkeyProcess) -> None:
+    async with bench(valkey.url) as b:
+        await b.attach("c")
+        valkey.client().flushall()
+        with pytest.raises(StoreLost):
+            await b.registrations.consumers(b.store.commands, TOPIC, "s", ["c"])
+        with pytest.raises(StoreLost):
+            await b.registrations.state(b.store.commands, TOPIC)
+
+
+async def test_what_nobody_of_ours_wrote_costs_only_itself(valkey: ValkeyProcess) -> None:
+    async with bench(valkey.url) as b:
+        await b.attach("odd", "1")
+        await b.attach("fine", "2")
+        await b.attach("c", "3", subscription="other")
+        await b.assign(await b.lead(), {"odd": given(0), "fine": given(1)})
+        client = valkey.client()
+        client.hset(members(), "c:odd", "no JSON")
+        client.hset(members(), "a:fine", "no JSON")
+        subscription = await b.subscription()
+        assert subscription.consumers["odd"].attachment.node == "", "nobody's, so that its grace ends"
+        assert subscription.consumers["odd"].assignment == given(0)
+        assert subscription.consumers["fine"].assignment is None
+        client.hset(keys.subscriptions_key(keys.path_of(TOPIC)), "s", "nothing known")
+        assert set((await b.state()).subscriptions["other"].consumers) == {"c"}
+
+
+def enumerate_names(names: Iterable[str]) -> list[tuple[str, str]]:
+    return [(str(number), name) for number, name in enumerate(names)]
+
+
+def members() -> bytes:
+    return keys.members_key(keys.path_of(TOPIC), "s")
+
+
+def replace_leader(leader: Leader, **changes: Any) -> Leader:
+    values = {name: getattr(leader, name) for name in leader.__struct_fields__}
+    return Leader(**(values | changes))
+
+
+def of_incarnation(state: TopicState, incarnation: str) -> TopicState:
+    version = replace(state.topic.version, incarnation=incarnation)
+    return replace(state, topic=replace(state.topic, version=version))
