@@ -225,7 +225,11 @@ class Leaders:
 
     async def _is_another(self, leader: Leader) -> bool:
         """Whether a leader is another node's, and that node is alive."""
-        return leader.session != self._session.record.session and await self._around.peers.is_alive(leader.session)
+        mine = self._session.record
+        # At our own address it was us, in an earlier life whose lease has not run out yet.
+        if leader.session == mine.session or leader.pulsar_url == mine.pulsar_url:
+            return False
+        return await self._around.peers.is_alive(leader.session)
 
     async def _take(self, stored: StoredTopic, path: str) -> TopicLeader | None:
         if self._resigned or not self._session.held:

@@ -39,7 +39,7 @@ from metadata.errors import TopicExists
 from metadata.feed import ChangeFeed
 from metadata.lanes import Timeouts
 from metadata.leadership import Leaderships
-from metadata.node_sessions import NodeSession
+from metadata.node_sessions import NodeSession, forget_sessions
 from metadata.peers import Peers
 from metadata.registrations import Registrations
 from metadata.store import TopicStore, open_store
@@ -123,7 +123,7 @@ async def _serve_until_signalled(settings: Settings, store_url: str, embedded: E
             if embedded is not None:
                 nursery.start_soon(_keep_running, embedded)
             with starting:
-                async with start_node(settings, store_url) as node:
+                async with start_node(settings, store_url, alone=embedded is not None) as node:
                     serving.set()
                     _spare_garbage_collection()
                     print(f"ready {node.pulsar_url} {node.http_url}", flush=True)
@@ -145,8 +145,11 @@ def _spare_garbage_collection() -> None:
 
 
 @asynccontextmanager
-async def start_node(settings: Settings, store_url: str) -> AsyncIterator[Node]:
-    """A node that is up inside the block; leaving the block takes it down, orderly after `Node.stop`."""
+async def start_node(settings: Settings, store_url: str, *, alone: bool = False) -> AsyncIterator[Node]:
+    """A node that is up inside the block; leaving the block takes it down, orderly after `Node.stop`.
+
+    `alone`: nobody else can use the store, so whatever sessions it holds are those of nodes that are gone.
+    """
     log.info("using the store %s", redact_url(store_url))
     timeouts = Timeouts(
         connect=settings.store_connect_timeout, silence=settings.store_timeout, patience=2 * settings.store_timeout
@@ -157,6 +160,8 @@ async def start_node(settings: Settings, store_url: str) -> AsyncIterator[Node]:
             trio.open_nursery() as background,
         ):
             await store.ensure_namespace(FIRST_NAMESPACE)
+            if alone:
+                await forget_sessions(store)
             pulsar_sockets = await open_sockets(settings.listen.host, settings.listen.port)
             http_sockets = await open_sockets(settings.http.host, settings.http.port)
             pulsar_url = settings.advertise or _advertised("pulsar", pulsar_sockets)

@@ -111,3 +111,11 @@ class NodeSession:
             await self._store.leases.call(keys.NODES_SLOT, "HDEL", keys.NODES, self.record.session)
         except StoreError as error:
             log.info("the node session was left to run out: %s", error)
+
+
+async def forget_sessions(store: TopicStore) -> None:
+    """Strike off all sessions: for who knows that no other node is there."""
+    for name in await store.leases.call(keys.NODES_SLOT, "HKEYS", keys.NODES):
+        node = keys.node_key(name.decode(errors="replace"))
+        await store.leases.call(keys.slot_of(node), "UNLINK", node)
+    await store.leases.call(keys.NODES_SLOT, "UNLINK", keys.NODES)

@@ -43,7 +43,11 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize(
+    "name",
+    # That one waits for half a minute in which nothing happens.
+    [pytest.param(name, marks=pytest.mark.soak) if name == "idle" else name for name in BENCHMARKS],
+)
 def test_quick_run_measures_every_figure_of_a_benchmark(name: str) -> None:
     done = run(name, "--quick", "--json")
     assert done.returncode == 0, done.stderr

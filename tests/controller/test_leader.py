@@ -306,6 +306,7 @@ async def test_a_segment_goes_back_to_who_had_not_closed_it_yet(valkey: ValkeyPr
         assert await s.releasing() == {"a": set()}
 
 
+@pytest.mark.slow
 async def test_a_new_leader_goes_on_with_a_hand_over_where_the_old_one_left_it(valkey: ValkeyProcess) -> None:
     """And lets nobody have the segment meanwhile; the time for it begins anew."""
     async with stage(valkey, handover=2.0) as s, running_node(valkey.url, **(SETTINGS | {"handover": 2.0})) as other:
@@ -576,6 +577,7 @@ async def test_a_segment_that_is_withdrawn_and_given_out_again_is_handed_over_li
         assert {len(ids) for ids in (await s.owners()).values()} == {1}
 
 
+@pytest.mark.slow
 async def test_segments_are_asked_only_while_somebody_waits_for_the_answer(valkey: ValkeyProcess) -> None:
     """W19: every now and then while there are consumers, and not at all without."""
     async with stage(valkey, segments=1) as s:

@@ -183,6 +183,7 @@ async def test_a_node_whose_session_is_not_sure_takes_no_lead(valkey: ValkeyProc
 # Losing.
 
 
+@pytest.mark.slow
 async def test_the_topics_of_a_node_that_is_gone_are_taken_over(valkey: ValkeyProcess) -> None:
     async with cut_off_pair(valkey) as (first, second, proxy):
         others = [TopicName.scalable("public", "default", f"topic-{number}") for number in range(20)]
@@ -417,6 +418,7 @@ async def test_who_registers_while_the_leader_retires_is_led(valkey: ValkeyProce
 # Fail-over of the leader, and of the store.
 
 
+@pytest.mark.slow
 async def test_a_new_leader_has_all_registrations_and_gives_everybody_the_whole_grace(valkey: ValkeyProcess) -> None:
     """W4: the time that passed under the old one does not count, and its timers end with it."""
     grace = 2.0
@@ -708,6 +710,7 @@ async def test_consumers_of_a_process_that_was_killed_find_their_segments_at_ano
 # Idle.
 
 
+@pytest.mark.slow
 async def test_leaders_ask_the_store_nothing_while_nothing_happens(valkey: ValkeyProcess) -> None:
     """What a leader reads by is not called once; what nodes live by goes on."""
     topics = topics_in_buckets(range(20))

@@ -190,7 +190,8 @@ def check_history(turmoil: Turmoil) -> None:
         assert not view.errors or not view.epochs or view.topic in turmoil.deleted
         if view.topic in LASTING:
             assert not view.errors
-            assert view.epochs == sorted(set(view.epochs)), f"{view.topic} went back"
+            # The same epoch may come twice: then another node leads the topic.
+            assert view.epochs == sorted(view.epochs), f"{view.topic} went back"
     assert sum(node.hub.counters.went_back for node in turmoil.nodes) == 0
 
 

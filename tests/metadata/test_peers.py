@@ -84,6 +84,7 @@ async def test_nodes_see_each_other_come_and_go(topology: Topology) -> None:
         assert not first.peers.seemed_alive(third.name)
 
 
+@pytest.mark.slow
 async def test_a_node_that_dies_without_a_word_is_noticed_and_told_once(valkey: ValkeyProcess) -> None:
     async with watching(valkey.url) as first, watching(valkey.url) as second:
         pretend_alive(valkey, "d" * 16, 1_200)

@@ -456,6 +456,7 @@ async def test_a_connection_that_dies_while_it_registers_leaves_no_zombie(valkey
         await until_shared([other], range(4))
 
 
+@pytest.mark.slow
 async def test_a_registration_that_ran_unheard_while_its_connection_died_leaves_no_zombie(
     valkey: ValkeyProcess,
 ) -> None:
@@ -658,6 +659,7 @@ async def test_who_comes_back_after_its_eviction_begins_anew(valkey: ValkeyProce
         await until_shared([steady, back], range(4))
 
 
+@pytest.mark.slow
 async def test_nobody_is_evicted_because_the_store_was_away_for_longer_than_the_grace(
     fresh_valkey: ValkeyProcess,
 ) -> None:
@@ -690,6 +692,7 @@ async def test_nobody_is_evicted_because_the_store_was_away_for_longer_than_the_
         assert [consumer.history for consumer in consumers] == before
 
 
+@pytest.mark.slow
 async def test_a_detached_consumer_keeps_its_segments_while_the_store_is_away(fresh_valkey: ValkeyProcess) -> None:
     async with (
         serving(fresh_valkey.url, consumer_grace=2.0, session_lease=1.0) as node,
