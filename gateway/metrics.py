@@ -127,6 +127,7 @@ class _VelaCollector(Collector):
         feed = self._sources.feed
         counters = feed.counters
         yield _labelled("gaps", "Moments after which everything was read again.", "cause", counters.gaps.items())
+        yield _counter("rollbacks", "Times that the store had lost what was read of it.", counters.rollbacks)
         yield _counter("bells", "Keyspace notifications of change logs.", counters.bells)
         yield _counter("lost_bells", "Changes that no notification announced.", counters.lost_bells)
         yield _counter("changes", "Change log entries taken in.", counters.changes)
@@ -148,7 +149,9 @@ class _VelaCollector(Collector):
         ):
             values = ((lane.name, int(getattr(lane.counters, attribute))) for lane in self._sources.lanes)
             yield _labelled(name, text, "lane", values)
-        yield _counter("node_sessions_lost", "Node sessions that ran out.", self._sources.session.sessions_lost)
+        yield _counter(
+            "node_sessions_lost", "Node sessions that ran out or were given up.", self._sources.session.sessions_lost
+        )
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

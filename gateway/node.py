@@ -194,8 +194,8 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 frame_limit=settings.max_message_size,
             )
             switch = FeedSwitch(readback)
-            feed = ChangeFeed(store, switch, probe_interval=settings.probe_interval)
             session = NodeSession(store, lease=settings.session_lease, pulsar_url=pulsar_url, http_url=http_url)
+            feed = ChangeFeed(store, switch, probe_interval=settings.probe_interval, on_rollback=session.renounce)
             peers = Peers(store, session, lease=settings.session_lease, on_death=lambda dead: leaders.nodes_died(dead))
             leaders = Leaders(
                 store,

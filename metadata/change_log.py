@@ -50,6 +50,16 @@ def end_of(info: Reply) -> Position:
     return Position(info[b"last-generated-id"], b"")
 
 
+def lost_entry(position: Position, until: list[Reply], last: list[Reply]) -> bool:
+    """Whether a log has lost the entry at a position, given the last entry up to there and the last of all.
+
+    A log that was trimmed past that entry has lost nothing but its beginning, and does not count.
+    """
+    if until:
+        return position_of(until[0]) != position
+    return not last or _number(last[0][0]) < _number(position.entry)
+
+
 def is_resignation(entry: Reply) -> bool:
     """Whether the topic was left without a leader that it needs."""
     return _field(entry, b"kind") == b"resigned"
@@ -62,6 +72,10 @@ def is_about_consumers(entry: Reply) -> bool:
 
 def topic_of(entry: Reply) -> str:
     return _field(entry, b"topic").decode()
+
+
+def _number(entry_id: bytes) -> tuple[int, ...]:
+    return tuple(map(int, entry_id.split(b"-")))
 
 
 def _field(entry: Reply, name: bytes) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -20,7 +20,6 @@ from metadata.bells import Bells, check_role
 from metadata.change_log import (
     READ_COUNT,
     Position,
-    end_of,
     entries_after,
     is_about_consumers,
     is_resignation,
@@ -33,6 +32,7 @@ from metadata.errors import StoreError
 from metadata.lanes import Lane
 from metadata.link import Link, LinkLost
 from metadata.store import TopicStore
+from metadata.tails import Tail, read_tails, rolled_back
 from metadata.urls import Endpoint
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ class FeedCounters:
     lost_bells: int = 0
     probes: int = 0
     gaps: Counter[str] = field(default_factory=Counter)  # by cause
+    rollbacks: int = 0
     flag_repairs: int = 0
 
 
@@ -77,13 +78,22 @@ class _Bucket:
 
 
 class ChangeFeed:
-    def __init__(self, store: TopicStore, listener: FeedListener, *, probe_interval: float) -> None:
+    def __init__(
+        self,
+        store: TopicStore,
+        listener: FeedListener,
+        *,
+        probe_interval: float,
+        on_rollback: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_rollback` is called when the store has forgotten writes, before the gap that follows from it."""
         self.counters = FeedCounters()
         self.lane = Lane("feed", store.directory, store.timeouts, on_push=self._on_push, on_lost=self._on_lost)
         self._store = store
         self._directory = store.directory
         self._listener = listener
         self._probe_interval = probe_interval
+        self._on_rollback = on_rollback
         self._pattern = f"__keyspace@{store.url.db}__:{keys.CHANGES_PREFIX}*"
         self._channel_prefix = len(self._pattern) - len(keys.CHANGES_PREFIX) - 1
         self._buckets = [_Bucket() for _ in range(keys.BUCKETS)]
@@ -250,17 +260,18 @@ class _Follower:
         identity = self.feed._store.identity
         if unmarked := [bucket for bucket in new if bucket in identity.unmarked]:
             await identity.see_marked(unmarked)
+        await self._notice_rollback(new)
         tails = await self._tails(new)
         if self.link is None or not self.link.usable:
             raise LinkLost(f"connection to {self.endpoint} lost")
         still_owned = self.feed._directory.buckets_of(self.endpoint)
         adopted = [(bucket, tail) for bucket, tail in zip(new, tails, strict=True) if bucket in still_owned]
-        for bucket, (position, foreign) in adopted:
+        for bucket, tail in adopted:
             state = self.feed._buckets[bucket]
-            state.position = position
+            state.position = tail.position
             state.follower = self
             self.feed._away.discard(bucket)
-            self._note_foreign(bucket, foreign)
+            self._note_foreign(bucket, tail.foreign)
         self._declare_gap([bucket for bucket, _ in adopted], cause)
 
     def _leave(self, buckets: Collection[int]) -> None:
@@ -334,15 +345,15 @@ class _Follower:
         tails = await self._tails(probed)
         lost_bells = 0
         back = []
-        for bucket, (position, foreign) in zip(probed, tails, strict=True):
+        for bucket, tail in zip(probed, tails, strict=True):
             state = self.feed._buckets[bucket]
             if state.follower is not self:
                 continue
-            if bucket in self.feed._foreign and not foreign:
+            if bucket in self.feed._foreign and not tail.foreign:
                 back.append(bucket)
                 continue
-            self._note_foreign(bucket, foreign)
-            if position != state.position and bucket not in self._dirty:
+            self._note_foreign(bucket, tail.foreign)
+            if tail.position != state.position and bucket not in self._dirty:
                 lost_bells += 1
                 self._mark(bucket)
         if back:
@@ -355,48 +366,24 @@ class _Follower:
 
     async def _reset(self, buckets: Sequence[int], cause: str) -> None:
         """A log no longer continues from where we were: start again from its tail, and read everything again."""
+        await self._notice_rollback(buckets)
         tails = await self._tails(buckets)
         ours = [(b, tail) for b, tail in zip(buckets, tails, strict=True) if self.feed._buckets[b].follower is self]
-        for bucket, (position, foreign) in ours:
-            self.feed._buckets[bucket].position = position
-            self._note_foreign(bucket, foreign)
+        for bucket, tail in ours:
+            self.feed._buckets[bucket].position = tail.position
+            self._note_foreign(bucket, tail.foreign)
         self._declare_gap([bucket for bucket, _ in ours], cause)
 
-    async def _tails(self, buckets: Sequence[int]) -> list[tuple[Position | None, bool]]:
-        """The last position of each log, and whether the bucket has lost the mark of our store."""
-        slots = keys.BUCKET_SLOTS
-        replies = await self.feed.lane.gather(
-            [
-                request
-                for b in buckets
-                for request in (
-                    (slots[b], ("XREVRANGE", keys.changes_key(b), "+", "-", "COUNT", 1)),
-                    (slots[b], ("GET", keys.marker_key(b))),
-                )
-            ],
-            refusals=True,
-        )
-        mine = self.feed._store.identity.mark
-        emptied = await self._emptied([b for b, tail in zip(buckets, replies[::2], strict=True) if tail == []])
-        found: list[tuple[Position | None, bool]] = []
-        for bucket, tail, mark in zip(buckets, replies[::2], replies[1::2], strict=True):
-            # A key of another kind in the place of a log is none of ours: the bucket is not to be trusted.
-            damaged = isinstance(tail, StoreError)
-            position = position_of(tail[0]) if tail and not damaged else emptied.get(bucket)
-            found.append((position, damaged or mark != mine))
-        return found
+    async def _tails(self, buckets: Sequence[int]) -> list[Tail]:
+        return await read_tails(self.feed.lane, buckets, mark=self.feed._store.identity.mark)
 
-    async def _emptied(self, buckets: Sequence[int]) -> dict[int, Position]:
-        """Where logs stand that are there and hold nothing, because somebody has trimmed them."""
-        if not buckets:
-            return {}
-        slots = keys.BUCKET_SLOTS
-        exist = await self.feed.lane.gather([(slots[b], ("EXISTS", keys.changes_key(b))) for b in buckets])
-        there = [bucket for bucket, exists in zip(buckets, exist, strict=True) if exists]
-        infos = await self.feed.lane.gather(
-            [(slots[b], ("XINFO", "STREAM", keys.changes_key(b))) for b in there], refusals=True
-        )
-        return {b: end_of(info) for b, info in zip(there, infos, strict=True) if not isinstance(info, StoreError)}
+    async def _notice_rollback(self, buckets: Sequence[int]) -> None:
+        """Before positions are given up: where the store lost what we have read, it may have lost what we wrote."""
+        known = {bucket: self.feed._buckets[bucket].position for bucket in buckets}
+        if lost := await rolled_back(self.feed.lane, known):
+            self.feed.counters.rollbacks += 1
+            log.warning("the store went back to an earlier state: %d change logs lost entries", len(lost))
+            self.feed._on_rollback()
 
     def _note_foreign(self, bucket: int, foreign: bool) -> None:
         if not foreign:

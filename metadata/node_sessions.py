@@ -40,6 +40,7 @@ class NodeSession:
         self._held_until = float("-inf")
         self._lost = trio.Event()
         self._renewed = trio.Event()
+        self._renounced = trio.Event()
 
     async def wait_held(self) -> None:
         """Return when the lease stands."""
@@ -53,17 +54,26 @@ class NodeSession:
     @property
     def held(self) -> bool:
         """Whether the lease surely stands; counted from before the renewal was sent, on the monotonic clock."""
-        return trio.current_time() < self._held_until
+        return trio.current_time() < self._held_until and not self._renounced.is_set()
+
+    def renounce(self) -> None:
+        """Go on under another session: what the store knows of this one may be wrong, and nobody can put it right."""
+        self._renounced.set()
 
     async def run(self) -> None:
         try:
             first = True
             while True:
+                if self._renounced.is_set():
+                    await self._release()
+                    self._begin_another("the store went back to an earlier state")
+                    self._renounced = trio.Event()
+                    first = True
                 first = await self._renew(first=first)
-                await trio.sleep(self._lease / _RENEWALS_PER_LEASE)
+                with trio.move_on_after(self._lease / _RENEWALS_PER_LEASE):
+                    await self._renounced.wait()
         finally:
-            with trio.move_on_after(_RELEASE_LIMIT, shield=True):
-                await self._release()
+            await self._release()
 
     async def _renew(self, *, first: bool) -> bool:
         """Prolong the session; returns whether the next call has to begin one."""
@@ -87,13 +97,16 @@ class NodeSession:
             self._renewed = trio.Event()
             await self._enter()
             return False
+        self._begin_another("the node session ran out while the store was away")
+        return await self._renew(first=True)
+
+    def _begin_another(self, reason: str) -> None:
         self.sessions_lost += 1
         self._held_until = float("-inf")
         self.record = msgspec.structs.replace(self.record, session=os.urandom(8).hex())
-        log.warning("the node session ran out while the store was away: going on as node %s", self.record.session)
+        log.warning("%s: going on as node %s", reason, self.record.session)
         self._lost.set()
         self._lost = trio.Event()
-        return await self._renew(first=True)
 
     async def _enter(self) -> None:
         """See that others find the session. At every renewal: whoever took it for dead has struck it off the list."""
@@ -104,13 +117,16 @@ class NodeSession:
 
     async def _release(self) -> None:
         node = keys.node_key(self.record.session)
-        try:
-            await self._store.leases.script(
-                keys.slot_of(node), scripts.RELEASE_LEASE, [node], [msgspec.json.encode(self.record)], repeatable=True
-            )
-            await self._store.leases.call(keys.NODES_SLOT, "HDEL", keys.NODES, self.record.session)
-        except StoreError as error:
-            log.info("the node session was left to run out: %s", error)
+        own = msgspec.json.encode(self.record)
+        leases = self._store.leases
+        with trio.move_on_after(_RELEASE_LIMIT, shield=True) as limit:
+            try:
+                await leases.script(keys.slot_of(node), scripts.RELEASE_LEASE, [node], [own], repeatable=True)
+                await leases.call(keys.NODES_SLOT, "HDEL", keys.NODES, self.record.session)
+            except StoreError as error:
+                log.info("the node session was left to run out: %s", error)
+        if limit.cancelled_caught:
+            log.info("the node session was left to run out: the store was too slow")
 
 
 async def forget_sessions(store: TopicStore) -> None:

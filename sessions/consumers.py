@@ -10,6 +10,7 @@ import logging
 import os
 import random
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -41,6 +42,10 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 0.5
 # Between two reads of one subscription.
 _READ_INTERVAL: Final = 0.02
+# For how long a departure is remembered: longer than any change is on its way through the feed, which is what tells
+# whether the store still knows of it. And how many at most.
+_DEPARTURES_KEPT: Final = 60.0
+_MOST_DEPARTURES: Final = 50_000
 # Queued assignments stand beside the states of watches, whose numbers are lower.
 _KEY_OFFSET: Final = 1 << 66
 
@@ -117,6 +122,17 @@ class ConsumerSession:
         return Attachment(node, self.nonce, self.since_ms, self.address)
 
 
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A consumer's connection that is gone, or a consumer that left for good, as the store is told of it."""
+
+    topic: TopicName
+    subscription: str
+    name: str
+    attachment: Attachment
+    for_good: bool
+
+
 # All consumers here of one subscription: by path and subscription.
 _GroupKey = tuple[str, str]
 
@@ -145,6 +161,7 @@ class ConsumerHub:
         self._doubted: set[_GroupKey] = set()  # those that had a gap since they were last read
         self._marked: set[_GroupKey] = set()
         self._reading: set[_GroupKey] = set()
+        self._departures: deque[tuple[float, Departure]] = deque(maxlen=_MOST_DEPARTURES)
 
     # What the dialogue calls.
 
@@ -206,6 +223,7 @@ class ConsumerHub:
             if (bucket := keys.bucket_of(path)) in affected:
                 self._doubted.update((path, subscription) for subscription in self._by_path[path])
                 self.changed(bucket, path)
+        self._depart_again(affected)
 
     async def run(self) -> None:
         """When the node's session is lost, attach everybody anew: others think that their connections are gone."""
@@ -298,18 +316,40 @@ class ConsumerHub:
 
     async def _detach(self, session: ConsumerSession) -> None:
         """Tell the store that the connection is gone, or the consumer with it."""
-        write = self._registrations.leave if session.leaving else self._registrations.detach
+        if session.tried_as:
+            attachment = session.attachment(session.tried_as)
+            await self._depart(
+                Departure(session.topic, session.subscription, session.name, attachment, session.leaving)
+            )
+
+    async def _depart(self, departure: Departure) -> None:
+        write = self._registrations.leave if departure.for_good else self._registrations.detach
         pause = _FIRST_PAUSE
-        while session.tried_as:
+        while True:
             try:
-                await write(session.topic, session.subscription, session.name, session.attachment(session.tried_as))
-                return
+                await write(departure.topic, departure.subscription, departure.name, departure.attachment)
             except StoreError as error:
-                log.debug("signing off %s of %s waits: %s", session.name, session.topic, error)
-            if not session.leaving and session.tried_as != self._session.record.session:
+                log.debug("signing off %s of %s waits: %s", departure.name, departure.topic, error)
+            else:
+                self._departures.append((trio.current_time(), departure))
+                return
+            if not departure.for_good and departure.attachment.node != self._session.record.session:
                 return  # the end of the node's session has told it as well
             await trio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _depart_again(self, buckets: Collection[int]) -> None:
+        """The store may have lost the last writes, and nobody else knows that these consumers are gone."""
+        departures = list(self._departures)
+        self._departures.clear()
+        earliest = trio.current_time() - _DEPARTURES_KEPT
+        for left_at, departure in departures:
+            if left_at < earliest:
+                continue
+            if keys.bucket_of(keys.path_of(departure.topic)) in buckets:
+                self._nursery.start_soon(self._depart, departure)
+            else:
+                self._departures.append((left_at, departure))
 
     # Reading what the leader wrote.
 

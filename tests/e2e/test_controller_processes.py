@@ -524,9 +524,6 @@ async def test_consumers_of_a_subscription_that_the_store_lost_are_registered_an
         await team.until_settled(within=15)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the session that it was registered under is alive, and does not know it any more"
-)
 @pytest.mark.soak
 @pytest.mark.parametrize("way", ["leaves", "is gone"])
 async def test_consumer_that_went_before_the_store_lost_that_write_does_not_stay(tmp_path: Path, way: str) -> None:

@@ -32,6 +32,7 @@ class Recorder:
     def __init__(self) -> None:
         self.changes: Counter[str] = Counter()
         self.gaps: Counter[int] = Counter()
+        self.gaps_before_rollbacks: list[int] = []
 
     def registered(self, bucket: int, path: str) -> None:
         """Nobody registers here."""
@@ -46,12 +47,15 @@ class Recorder:
     def gap(self, buckets: Collection[int]) -> None:
         self.gaps.update(buckets)
 
+    def rolled_back(self) -> None:
+        self.gaps_before_rollbacks.append(self.gaps[BUCKET])
+
 
 @asynccontextmanager
 async def following(url: str, probe_interval: float) -> AsyncIterator[tuple[TopicStore, ChangeFeed, Recorder]]:
     async with open_store(url, timeouts=TIMEOUTS) as store:
         recorder = Recorder()
-        feed = ChangeFeed(store, recorder, probe_interval=probe_interval)
+        feed = ChangeFeed(store, recorder, probe_interval=probe_interval, on_rollback=recorder.rolled_back)
         async with trio.open_nursery() as nursery:
             await nursery.start(feed.run)
             await eventually(lambda: feed.whole)
@@ -210,6 +214,7 @@ async def test_a_restarted_store_is_a_gap_and_goes_on(fresh_valkey: ValkeyProces
         fresh_valkey.start()
         await eventually(lambda: feed.whole)
         assert recorder.gaps[BUCKET] == 2
+        assert not recorder.gaps_before_rollbacks, "nothing was lost"
         stored = await store.get(TOPIC)
         assert stored is not None
         await store.replace(TOPIC, stored.version, b"1")
@@ -237,6 +242,7 @@ async def test_a_log_trimmed_past_the_position_is_a_gap_of_its_bucket(valkey: Va
         proxy.resume()
         await eventually(lambda: feed.counters.gaps["log"] + feed.counters.gaps["connection"] >= 1)
         assert recorder.gaps[BUCKET] == 2
+        assert not recorder.gaps_before_rollbacks, "what was trimmed is not lost"
 
 
 async def test_a_flushed_store_is_not_trusted_until_its_data_are_back(fresh_valkey: ValkeyProcess) -> None:
@@ -299,6 +305,20 @@ async def test_a_fail_over_that_loses_writes_is_a_gap(fresh_replicated: Replicat
         before = recorder.gaps[BUCKET]
         await trio.to_thread.run_sync(fresh_replicated.fail_over)
         await eventually(lambda: recorder.gaps[BUCKET] > before and feed.whole, within=20)
+        assert recorder.gaps_before_rollbacks == [before], "it is told first, and once"
         stored = await store.get(TOPIC)
         assert stored is not None
         assert stored.value == b"kept"
+
+
+async def test_entries_that_are_lost_under_a_standing_connection_are_a_rollback_of_the_store(
+    valkey: ValkeyProcess,
+) -> None:
+    async with following(valkey.url, SOON) as (store, feed, recorder):
+        version = await store.create(TOPIC, b"0", [])
+        await store.replace(TOPIC, version, b"1")
+        await eventually(lambda: recorder.changes[PATH] >= 1 and feed.counters.changes == 2)
+        [[last, _]] = valkey.command("XREVRANGE", keys.changes_key(BUCKET), "+", "-", "COUNT", 1)
+        valkey.command("XDEL", keys.changes_key(BUCKET), last)
+        await eventually(lambda: recorder.gaps[BUCKET] == 2)
+        assert recorder.gaps_before_rollbacks == [1]

@@ -2,6 +2,7 @@
 
 import msgspec
 import trio
+import trio.testing
 
 from metadata import keys
 from metadata.lanes import Timeouts
@@ -73,3 +74,21 @@ async def test_a_session_that_ran_out_is_followed_by_another(valkey: ValkeyProce
             assert session.record.session != first
             assert valkey.client().exists(keys.node_key(first)) == 0
             nursery.cancel_scope.cancel()
+
+
+async def test_a_session_that_is_renounced_ends_at_once_and_is_followed_by_another(topology: Topology) -> None:
+    async with open_store(topology.url) as store, trio.open_nursery() as nursery:
+        session = session_on(store, lease=600)
+        first = session.record.session
+        nursery.start_soon(session.run)
+        await eventually(lambda: session.held)
+        async with trio.open_nursery() as waiting:
+            waiting.start_soon(session.wait_lost)
+            await trio.testing.wait_all_tasks_blocked()
+            session.renounce()
+            assert not session.held
+        await eventually(lambda: session.held)
+        assert session.record.session != first
+        assert topology.client_for(keys.node_key(first)).exists(keys.node_key(first)) == 0
+        assert topology.client_for(keys.NODES).hkeys(keys.NODES) == [session.record.session.encode()]
+        nursery.cancel_scope.cancel()

@@ -864,6 +864,29 @@ async def test_a_consumer_that_was_evicted_while_its_connection_stands_comes_bac
         await until_shared(consumers, range(4))
 
 
+async def test_a_departure_that_the_store_lost_before_the_feed_had_read_it_is_told_again(valkey: ValkeyProcess) -> None:
+    async with (
+        serving(valkey.url) as node,
+        registering(node.pulsar_url) as leaver,
+        registering(node.pulsar_url) as doomed,
+        registering(node.pulsar_url) as client,
+    ):
+        for connection, name in ((client, "stays"), (leaver, "leaves"), (doomed, "is gone")):
+            await connection.subscribed(TOPIC, "s", name)
+        members = keys.members_key(keys.path_of(TOPIC), "s")
+        registered = valkey.client().hgetall(members)
+        await leaver.leave(leaver.consumers[0])
+        doomed.disconnect()
+        await until_detached(node, "is gone")
+        # The store goes back a little, to an end of the log that the feed knows.
+        valkey.client().hset(members, mapping=registered)  # type: ignore[arg-type]
+        valkey.command("CLIENT", "KILL", "TYPE", "pubsub")
+        await until_gone(node, "leaves")
+        await until_detached(node, "is gone")
+        assert node.session.sessions_lost == 0
+        assert (await stored_consumer(node, "stays")).attachment.node
+
+
 async def test_leaving_is_confirmed_although_the_session_was_lost_meanwhile(valkey: ValkeyProcess) -> None:
     """W23: the consumer said that it goes for good, and gets to know that it has gone."""
     detach = scripts.DETACH_CONSUMER.sha.encode()
