@@ -10,7 +10,7 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -195,7 +195,12 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             )
             switch = FeedSwitch(readback)
             session = NodeSession(store, lease=settings.session_lease, pulsar_url=pulsar_url, http_url=http_url)
-            feed = ChangeFeed(store, switch, probe_interval=settings.probe_interval, on_rollback=session.renounce)
+
+            def rolled_back(buckets: Collection[int]) -> None:
+                consumers.rolled_back(buckets)
+                session.renounce()
+
+            feed = ChangeFeed(store, switch, probe_interval=settings.probe_interval, on_rollback=rolled_back)
             peers = Peers(store, session, lease=settings.session_lease, on_death=lambda dead: leaders.nodes_died(dead))
             leaders = Leaders(
                 store,

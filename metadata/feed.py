@@ -84,7 +84,7 @@ class ChangeFeed:
         listener: FeedListener,
         *,
         probe_interval: float,
-        on_rollback: Callable[[], None] = lambda: None,
+        on_rollback: Callable[[Collection[int]], None] = lambda buckets: None,
     ) -> None:
         """`on_rollback` is called when the store has forgotten writes, before the gap that follows from it."""
         self.counters = FeedCounters()
@@ -383,7 +383,7 @@ class _Follower:
         if lost := await rolled_back(self.feed.lane, known):
             self.feed.counters.rollbacks += 1
             log.warning("the store went back to an earlier state: %d change logs lost entries", len(lost))
-            self.feed._on_rollback()
+            self.feed._on_rollback(lost)
 
     def _note_foreign(self, bucket: int, foreign: bool) -> None:
         if not foreign:

@@ -341,6 +341,11 @@ class Registrations:
             raise TopicMissing(f"Scalable topic not found: {topic}.")
         if outcome == b"unknown":
             raise SubscriptionMissing(f"{topic} has no subscription {name}: list those that it has.")
+        if outcome == b"group":
+            raise SubscriptionMismatch(
+                f"{name} of {topic} is a {SubscriptionType.CHECKPOINT} group, which ends with its last"
+                " reader: close its readers instead."
+            )
         if outcome == b"busy":
             raise SubscriptionBusy(f"Subscription {name} of {topic} has consumers: let them leave first, or use force.")
 

@@ -42,9 +42,9 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 0.5
 # Between two reads of one subscription.
 _READ_INTERVAL: Final = 0.02
-# For how long a departure is remembered: longer than any change is on its way through the feed, which is what tells
-# whether the store still knows of it. And how many at most.
-_DEPARTURES_KEPT: Final = 60.0
+# Longer than any change is on its way through the feed. What was written longer ago and is lost shows as a rollback.
+_LONGEST_FEED_LAG: Final = 60.0
+# How many are remembered for that long.
 _MOST_DEPARTURES: Final = 50_000
 # Queued assignments stand beside the states of watches, whose numbers are lower.
 _KEY_OFFSET: Final = 1 << 66
@@ -67,8 +67,10 @@ class ConsumerSession:
     __slots__ = (
         "address",
         "attached_as",
+        "attached_at",
         "closed",
         "consumer_id",
+        "doubted",
         "epoch",
         "incarnation",
         "kind",
@@ -107,6 +109,8 @@ class ConsumerSession:
         self.since_ms = time.time_ns() // 1_000_000
         self.tried_as = ""  # the node session under which it may be attached
         self.attached_as = ""  # and the one under which it surely was
+        self.attached_at = 0.0
+        self.doubted = False  # the store may have lost what it knew of it
         self.incarnation = ""
         self.epoch = 0
         self.told: tuple[AssignedSegment, ...] | None = None  # None until the request is answered
@@ -158,7 +162,6 @@ class ConsumerHub:
         self._groups: dict[_GroupKey, dict[ConsumerSession, None]] = {}
         self._by_path: dict[str, set[str]] = {}
         self._registering: dict[tuple[str, str, str], trio.Event] = {}  # the last of each name
-        self._doubted: set[_GroupKey] = set()  # those that had a gap since they were last read
         self._marked: set[_GroupKey] = set()
         self._reading: set[_GroupKey] = set()
         self._departures: deque[tuple[float, Departure]] = deque(maxlen=_MOST_DEPARTURES)
@@ -217,13 +220,24 @@ class ConsumerHub:
     def orphaned(self, bucket: int, path: str) -> None:
         """Whoever leads next is found in the record."""
 
+    def rolled_back(self, buckets: Collection[int]) -> None:
+        """The store went back to an earlier state: what is missing there was not deleted. A gap follows."""
+        self._doubt(set(buckets), registered_after=float("-inf"))
+
     def gap(self, buckets: Collection[int]) -> None:
         affected = set(buckets)
+        # What the feed had not read yet can be lost without a trace.
+        self._doubt(affected, registered_after=trio.current_time() - _LONGEST_FEED_LAG)
         for path in self._by_path:
             if (bucket := keys.bucket_of(path)) in affected:
-                self._doubted.update((path, subscription) for subscription in self._by_path[path])
                 self.changed(bucket, path)
         self._depart_again(affected)
+
+    def _doubt(self, buckets: set[int], *, registered_after: float) -> None:
+        for (path, _), group in self._groups.items():
+            if keys.bucket_of(path) in buckets:
+                for session in group:
+                    session.doubted |= session.attached_at > registered_after
 
     async def run(self) -> None:
         """When the node's session is lost, attach everybody anew: others think that their connections are gone."""
@@ -301,6 +315,7 @@ class ConsumerHub:
             return
         self.counters.attached += 1
         session.attached_as = node
+        session.attached_at = trio.current_time()
         session.incarnation = attached.incarnation
         if session.closed:
             # Gone while this was on its way: nobody else would notice.
@@ -338,11 +353,11 @@ class ConsumerHub:
             await trio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _depart_again(self, buckets: Collection[int]) -> None:
+    def _depart_again(self, buckets: set[int]) -> None:
         """The store may have lost the last writes, and nobody else knows that these consumers are gone."""
         departures = list(self._departures)
         self._departures.clear()
-        earliest = trio.current_time() - _DEPARTURES_KEPT
+        earliest = trio.current_time() - _LONGEST_FEED_LAG
         for left_at, departure in departures:
             if left_at < earliest:
                 continue
@@ -373,7 +388,6 @@ class ConsumerHub:
                 if not sessions:
                     continue
                 names = [session.name for session in sessions]
-                doubted = key in self._doubted
                 try:
                     incarnation, found = await self._registrations.consumers(
                         self._lane(), keys.topic_at(path), subscription, names
@@ -387,10 +401,9 @@ class ConsumerHub:
                     continue
                 pause = _FIRST_PAUSE
                 if self._trusted(bucket):
-                    self._doubted.discard(key)
                     for session, consumer in zip(sessions, found, strict=True):
                         if not session.closed:
-                            self._take(session, incarnation, consumer, doubted=doubted)
+                            self._take(session, incarnation, consumer)
                 else:
                     self._marked.add(key)
                 # Consumers tend to come in crowds: what changes meanwhile is read together.
@@ -405,11 +418,10 @@ class ConsumerHub:
         session.attached_as = ""
         self._register(session)
 
-    def _take(
-        self, session: ConsumerSession, incarnation: str | None, consumer: Consumer | None, *, doubted: bool
-    ) -> None:
+    def _take(self, session: ConsumerSession, incarnation: str | None, consumer: Consumer | None) -> None:
         if session.registering:
             return
+        doubted, session.doubted = session.doubted, False
         if incarnation != session.incarnation:
             if doubted or not session.kind.is_durable:
                 # Deleted, or lost by the store in a fail-over, or a group that went with its last member while we were
@@ -490,7 +502,6 @@ class ConsumerHub:
         if not group:
             del self._groups[key]
             self._marked.discard(key)
-            self._doubted.discard(key)
             subscriptions = self._by_path[path]
             subscriptions.discard(session.subscription)
             if not subscriptions:

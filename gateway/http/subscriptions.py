@@ -64,7 +64,7 @@ class SubscriptionRoutes(Controller):
         SUBSCRIPTION,
         status_code=204,
         summary="Delete a subscription",
-        responses=refusals(404, 412),
+        responses=refusals(404, 409, 412),
         operation_class=described(
             parameters=[query("force", SWITCH, "Although it has consumers, who lose their segments.")]
         ),
@@ -78,6 +78,7 @@ class SubscriptionRoutes(Controller):
         topic: FromPath[str],
         subscription: FromPath[str],
     ) -> None:
+        """A CHECKPOINT group is refused while it has readers, since they would come back; it ends with the last."""
         topic_name = TopicName.scalable(tenant, namespace, topic)
         name = subscription_name(subscription)
         await ports.registrations.delete_subscription(topic_name, name, force=switch(request, "force"))

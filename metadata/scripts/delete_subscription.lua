@@ -1,13 +1,16 @@
 #!lua flags=allow-oom
 -- Forgets a subscription with its consumers. KEYS: record, subscriptions, members, changes
 -- ARGV: subscription, force ('1'), path, log length, op
--- Returns done, missing (the topic), unknown (the subscription) or busy (it has consumers).
+-- Returns done, missing (the topic), unknown (the subscription), busy (it has consumers) or group (so has this one of
+-- CHECKPOINT readers, who would only register again).
 local incarnation = redis.call('HGET', KEYS[1], 'incarnation')
 if not incarnation then return 'missing' end
-if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then return 'unknown' end
-if ARGV[2] ~= '1' then
+local known = redis.call('HGET', KEYS[2], ARGV[1])
+if not known then return 'unknown' end
+local group = string.match(known, '^%u+') == 'CHECKPOINT'
+if group or ARGV[2] ~= '1' then
   for _, field in ipairs(redis.call('HKEYS', KEYS[3])) do
-    if string.sub(field, 1, 2) == 'c:' then return 'busy' end
+    if string.sub(field, 1, 2) == 'c:' then return group and 'group' or 'busy' end
   end
 end
 redis.call('XLEN', KEYS[4])

@@ -47,7 +47,8 @@ class Recorder:
     def gap(self, buckets: Collection[int]) -> None:
         self.gaps.update(buckets)
 
-    def rolled_back(self) -> None:
+    def rolled_back(self, buckets: Collection[int]) -> None:
+        assert BUCKET in buckets
         self.gaps_before_rollbacks.append(self.gaps[BUCKET])
 
 

@@ -502,6 +502,19 @@ async def test_a_subscription_with_consumers_is_deleted_with_force_only(topology
             await b.registrations.delete_subscription(TOPIC, "s", force=True)
 
 
+@pytest.mark.parametrize("force", [False, True])
+async def test_a_group_with_readers_is_not_deleted_since_they_would_bring_it_back(
+    valkey: ValkeyProcess, force: bool
+) -> None:
+    async with bench(valkey.url) as b:
+        await b.registrations.attach(TOPIC, "g", CHECKPOINT, "r", by("1"))
+        with pytest.raises(SubscriptionMismatch, match="close its readers"):
+            await b.registrations.delete_subscription(TOPIC, "g", force=force)
+        await b.registrations.leave(TOPIC, "g", "r", by("1"))
+        await b.registrations.delete_subscription(TOPIC, "g", force=force)
+        assert (await b.state()).subscriptions == {}
+
+
 async def test_a_subscription_whose_consumers_all_left_is_kept_until_it_is_deleted(topology: Topology) -> None:
     async with bench(topology.url) as b:
         attachment = await b.attach("c")

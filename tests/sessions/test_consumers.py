@@ -845,6 +845,27 @@ async def test_all_subscriptions_of_a_topic_that_the_store_lost_are_registered_a
             await until_shared([consumer], [1, 2, 3, 4, 5])
 
 
+async def test_a_subscription_that_is_missing_after_a_gap_was_deleted_unless_the_store_went_back(
+    valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if all were registered long ago.
+    monkeypatch.setattr("sessions.consumers._LONGEST_FEED_LAG", 0.0)
+    async with serving(valkey.url) as node, registering(node.pulsar_url) as client:
+        path = keys.path_of(TOPIC)
+        deleted, lost = [await client.subscribed(TOPIC, name, "c") for name in ("deleted", "lost")]
+        await eventually(lambda: not node.consumers._reading, within=LIMIT)
+        for name in ("deleted", "lost"):
+            valkey.client().hdel(keys.subscriptions_key(path), name)
+            valkey.client().unlink(keys.members_key(path, name))
+            if name == "lost":
+                node.consumers.rolled_back([keys.bucket_of(path)])
+            node.consumers.gap([keys.bucket_of(path)])
+            await eventually(lambda: not node.consumers._reading, within=LIMIT)
+        await eventually(lambda: not deleted.ids, within=LIMIT)
+        assert await Registrations(node.store).names(TOPIC) == ["lost"]
+        assert lost.ids == {0, 1, 2, 3}
+
+
 async def test_a_consumer_that_was_evicted_while_its_connection_stands_comes_back(valkey: ValkeyProcess) -> None:
     """Its node was cut off for longer than lease and grace, and others went on without it."""
     async with (
