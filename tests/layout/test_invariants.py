@@ -84,6 +84,7 @@ BROKEN: dict[str, tuple[Layout, str]] = {
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_broken_rule_is_found_and_named(case: str) -> None:
+    """W13"""
     layout, words = BROKEN[case]
     with pytest.raises(InvalidLayout, match=words) as caught:
         layout.validate()

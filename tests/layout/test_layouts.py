@@ -139,6 +139,7 @@ def test_lineage_lists_ancestors_before_and_descendants_after_each_once() -> Non
 
 
 def test_lineage_of_a_thousand_stacked_diamonds_is_linear() -> None:
+    """W13"""
     layout = diamonds(1000)
     for start in (0, 1500, 3000):
         lineage = [segment.segment_id for segment in layout.lineage(start)]

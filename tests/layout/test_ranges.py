@@ -56,6 +56,7 @@ def test_the_two_ends_of_the_ring_are_not_adjacent() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 64, 100, 1000, 40_000, RING_SIZE])
 def test_equal_ranges_spread_the_remainder(count: int) -> None:
+    """W13"""
     tiles = equal_ranges(count)
     assert len(tiles) == count
     assert (tiles[0].start, tiles[-1].end) == (0, LAST_HASH)

@@ -53,6 +53,7 @@ async def test_topic_that_nobody_uses_shows_its_layout(api: Api) -> None:
 
 
 async def test_split_is_seen_at_once_with_the_leader_that_did_it(api: Api) -> None:
+    """W26: stats are those of the store, whichever node is asked."""
     await api.call("PUT", f"{SCALABLE}/t")
     await api.call("POST", f"{SCALABLE}/t/split/0")
     stats = (await api.call("GET", STATS)).json()
