@@ -11,6 +11,7 @@ from litestar.params import FromPath
 
 from gateway.http.documentation import ANY_MAP, SWITCH, answer, described, query, refusals
 from gateway.http.parameters import AnyRequest, json_object, switch
+from gateway.http.path_names import NAMESPACE, OF_NAMESPACE, NamespaceInPath
 from gateway.http.ports import AdminPorts, Ports
 from gateway.http.retention import check_policies
 from gateway.http.schemas import TenantInfo
@@ -20,7 +21,7 @@ from protocol.names import NamespaceName, TopicName
 # Topics deleted together; between two slices everybody else gets a turn.
 SLICE: Final = 16
 
-NAMESPACE: Final = "/namespaces/{tenant:str}/{namespace:str}"
+POLICIES: Final = f"/namespaces{NAMESPACE}"
 
 _policies_body: msgspec.json.Decoder[dict[str, Any] | None] = msgspec.json.Decoder(dict[str, Any] | None)
 
@@ -32,51 +33,45 @@ class UnknownTenant(NamespaceMissing):
 class NamespaceRoutes(Controller):
     path = "/admin/v2"
     tags = ("namespaces",)
+    dependencies = OF_NAMESPACE
 
     @get("/namespaces/{tenant:str}", summary="List the namespaces of a tenant", responses=refusals(404))
     async def list_namespaces(self, ports: Ports, tenant: FromPath[str]) -> list[str]:
         return [str(name) for name in await _namespaces_of(ports, tenant)]
 
     @get(
-        NAMESPACE,
+        POLICIES,
         summary="Read the policies of a namespace",
         responses=refusals(404, 412) | {200: answer(dict[str, Any], "The policies.")},
     )
-    async def read_namespace(self, ports: Ports, tenant: FromPath[str], namespace: FromPath[str]) -> Response[bytes]:
-        name = NamespaceName(tenant, namespace)
+    async def read_namespace(self, ports: Ports, name: NamespaceInPath) -> Response[bytes]:
         policies = await ports.store.get_namespace(name)
         if policies is None:
             raise NamespaceMissing(f"Namespace does not exist: {name}.")
         return Response(policies, media_type=MediaType.JSON)
 
     @put(
-        NAMESPACE,
+        POLICIES,
         status_code=204,
         summary="Create a namespace",
         responses=refusals(409, 412, 507),
         operation_class=described(body=ANY_MAP),
     )
-    async def create_namespace(
-        self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str]
-    ) -> None:
+    async def create_namespace(self, ports: Ports, request: AnyRequest, name: NamespaceInPath) -> None:
         """The body is kept as its policies."""
-        name = NamespaceName(tenant, namespace)
         policies = await json_object(request, _policies_body)
         check_policies(policies)
         await ports.store.create_namespace(name, msgspec.json.encode(policies))
 
     @delete(
-        NAMESPACE,
+        POLICIES,
         status_code=204,
         summary="Delete a namespace",
         responses=refusals(404, 409, 412),
         operation_class=described(parameters=[query("force", SWITCH, "Delete its topics first.")]),
     )
-    async def delete_namespace(
-        self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str]
-    ) -> None:
+    async def delete_namespace(self, ports: Ports, request: AnyRequest, name: NamespaceInPath) -> None:
         """With force, no topic is created in it meanwhile; a delete that was interrupted is finished by another one."""
-        name = NamespaceName(tenant, namespace)
         if switch(request, "force"):
             await _delete_with_topics(ports, name)
         else:

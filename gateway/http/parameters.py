@@ -52,7 +52,7 @@ def subscription_type(request: AnyRequest, name: str) -> SubscriptionType:
     raise InvalidParameter(f"{name} cannot be {_shown(text or '')}: give STREAM or QUEUE.")
 
 
-def subscription_name(text: str) -> str:
+def checked_subscription(text: str) -> str:
     """Anything that can be shown and stored, as over the binary protocol."""
     if not text.strip():
         raise InvalidParameter("The name of the subscription is blank: give it one.")

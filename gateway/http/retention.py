@@ -6,18 +6,18 @@ from typing import Any, Final
 
 import msgspec
 from litestar import Controller, Response, delete, get, post, put
-from litestar.params import FromPath
 
 from controller.retention import NamespacePolicies, RetentionPolicy
 from controller.transitions import ATTEMPTS, InvalidRetention, check_retention
 from gateway.http.documentation import ETAG, IF_MATCH, RETENTION, answer, described, refusals
 from gateway.http.parameters import AnyRequest, expected_version, json_struct
+from gateway.http.path_names import NAMESPACE, OF_NAMESPACE, OF_TOPIC, TOPIC, NamespaceInPath, TopicInPath
 from gateway.http.ports import AdminPorts, Ports
 from gateway.http.refusals import BadRequest
-from gateway.http.topics import TOPIC, done, stored_topic
+from gateway.http.topics import done, stored_topic
 from layout import records
 from metadata.errors import NamespaceMissing, RecordDamaged, VersionConflict
-from protocol.names import NamespaceName, TopicName
+from protocol.names import NamespaceName
 
 FIELD: Final = "retention_policies"
 UNLIMITED: Final = -1
@@ -29,18 +29,16 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class NamespaceRetentionRoutes(Controller):
-    path = "/admin/v2/namespaces/{tenant:str}/{namespace:str}/retention"
+    path = f"/admin/v2/namespaces{NAMESPACE}/retention"
     tags = ("namespaces",)
+    dependencies = OF_NAMESPACE
 
     @get(
         summary="Read how long sealed segments of a namespace's topics stay",
         responses=refusals(404, 412)
         | {200: answer(RetentionPolicy, "What is set."), 204: answer(type(None), "Nothing is set.")},
     )
-    async def read_retention(
-        self, ports: Ports, tenant: FromPath[str], namespace: FromPath[str]
-    ) -> Response[RetentionPolicy | None]:
-        name = NamespaceName(tenant, namespace)
+    async def read_retention(self, ports: Ports, name: NamespaceInPath) -> Response[RetentionPolicy | None]:
         try:
             return _shown(_policies.decode(await _stored_policies(ports, name)).retention_policies)
         except msgspec.DecodeError as error:
@@ -52,11 +50,8 @@ class NamespaceRetentionRoutes(Controller):
         responses=refusals(404, 409, 412),
         operation_class=described(body=RETENTION, body_required=True),
     )
-    async def set_retention(
-        self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str]
-    ) -> None:
+    async def set_retention(self, ports: Ports, request: AnyRequest, name: NamespaceInPath) -> None:
         """-1 minutes: for ever. The size is kept and not acted on: segments are pruned whole, by age."""
-        name = NamespaceName(tenant, namespace)
         policy = await json_struct(request, _retention_body)
         check_policy(policy)
         await _write(ports, name, policy)
@@ -66,24 +61,23 @@ class NamespaceRetentionRoutes(Controller):
         summary="Let the server say how long sealed segments of a namespace's topics stay",
         responses=refusals(404, 409, 412),
     )
-    async def remove_retention(self, ports: Ports, tenant: FromPath[str], namespace: FromPath[str]) -> None:
-        await _write(ports, NamespaceName(tenant, namespace), None)
+    async def remove_retention(self, ports: Ports, name: NamespaceInPath) -> None:
+        await _write(ports, name, None)
 
 
 class TopicRetentionRoutes(Controller):
     path = f"/admin/v2/scalable{TOPIC}/retention"
     tags = ("scalable topics",)
+    dependencies = OF_TOPIC
 
     @get(
         summary="Read how long sealed segments of a topic stay",
         responses=refusals(404, 412)
         | {200: answer(RetentionPolicy, "What is set."), 204: answer(type(None), "Its namespace says.")},
     )
-    async def read_retention(
-        self, ports: Ports, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
-    ) -> Response[RetentionPolicy | None]:
+    async def read_retention(self, ports: Ports, name: TopicInPath) -> Response[RetentionPolicy | None]:
         """ETag is the version of the topic."""
-        stored = await stored_topic(ports, TopicName.scalable(tenant, namespace, topic))
+        stored = await stored_topic(ports, name)
         minutes = records.decode(stored.value).retention_minutes
         shown = _shown(None if minutes is None else RetentionPolicy(minutes))
         shown.headers["etag"] = stored.version.etag
@@ -96,11 +90,8 @@ class TopicRetentionRoutes(Controller):
         response_headers=[ETAG],
         operation_class=described(parameters=[IF_MATCH], body=RETENTION, body_required=True),
     )
-    async def set_retention(
-        self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
-    ) -> Response[None]:
+    async def set_retention(self, ports: Ports, request: AnyRequest, name: TopicInPath) -> Response[None]:
         """-1 minutes: for ever. There is no limit by size, which must be -1 where it is given."""
-        name = TopicName.scalable(tenant, namespace, topic)
         policy = await json_struct(request, _retention_body)
         if policy.retentionSizeInMB != UNLIMITED:
             raise InvalidRetention("A topic has no limit by size: leave retentionSizeInMB out, or give -1.")
@@ -114,10 +105,7 @@ class TopicRetentionRoutes(Controller):
         response_headers=[ETAG],
         operation_class=described(parameters=[IF_MATCH]),
     )
-    async def remove_retention(
-        self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
-    ) -> Response[None]:
-        name = TopicName.scalable(tenant, namespace, topic)
+    async def remove_retention(self, ports: Ports, request: AnyRequest, name: TopicInPath) -> Response[None]:
         return done(await ports.transitions.update_retention(name, None, expected_version(request)))
 
 

@@ -10,23 +10,21 @@ from typing import Final
 
 import msgspec
 from litestar import Controller, delete, get, post, put
-from litestar.params import FromPath
 
 from controller import seeking
 from controller.leader import TopicLeader
 from gateway.http.documentation import STRINGS, SWITCH, TIMESTAMP, described, leader_refusals, query, refusals
-from gateway.http.parameters import AnyRequest, json_list, moment, subscription_name, switch
+from gateway.http.parameters import AnyRequest, checked_subscription, json_list, moment, switch
+from gateway.http.path_names import OF_SEGMENT, OF_SUBSCRIPTION, SEGMENT, SegmentInPath, SubscriptionInPath
 from gateway.http.ports import AdminPorts, Ports
-from gateway.http.refusals import InvalidParameter, SegmentInLayout, UnknownSegment
+from gateway.http.refusals import SegmentInLayout, UnknownSegment
 from gateway.http.topics import stored_topic, topic_state
 from layout import records
 from layout.errors import SegmentNotFound
 from layout.segments import Segment
 from metadata.records import StoredTopic
-from protocol.names import SEGMENT as SCHEME
-from protocol.names import SegmentName, TopicName
+from protocol.names import SegmentName
 
-SEGMENT: Final = "/{tenant:str}/{namespace:str}/{topic:str}/{descriptor:str}"
 SUBSCRIPTION: Final = f"{SEGMENT}/subscription/{{subscription:str}}"
 
 _names_body: msgspec.json.Decoder[list[str] | None] = msgspec.json.Decoder(list[str] | None)
@@ -35,6 +33,7 @@ _names_body: msgspec.json.Decoder[list[str] | None] = msgspec.json.Decoder(list[
 class SegmentRoutes(Controller):
     path = "/admin/v2/segments"
     tags = ("segments",)
+    dependencies = OF_SEGMENT | OF_SUBSCRIPTION
 
     @put(
         SEGMENT,
@@ -43,21 +42,12 @@ class SegmentRoutes(Controller):
         responses=refusals(404, 409, 412),
         operation_class=described(body=STRINGS),
     )
-    async def create_segment(
-        self,
-        ports: Ports,
-        request: AnyRequest,
-        tenant: FromPath[str],
-        namespace: FromPath[str],
-        topic: FromPath[str],
-        descriptor: FromPath[str],
-    ) -> None:
+    async def create_segment(self, ports: Ports, request: AnyRequest, name: SegmentInPath) -> None:
         """The body names subscriptions that must have a cursor on it; those of the topic have.
 
         A segment that the layout does not know cannot be created: it would own hashes that others own.
         """
-        name = segment_name(tenant, namespace, topic, descriptor)
-        wanted = [subscription_name(text) for text in await json_list(request, _names_body)]
+        wanted = [checked_subscription(text) for text in await json_list(request, _names_body)]
         state = await topic_state(ports, name.parent)
         try:
             _segment(state.topic, name)
@@ -75,16 +65,8 @@ class SegmentRoutes(Controller):
         summary="See that a segment takes no more messages",
         responses=refusals(404, 409, 412),
     )
-    async def terminate_segment(
-        self,
-        ports: Ports,
-        tenant: FromPath[str],
-        namespace: FromPath[str],
-        topic: FromPath[str],
-        descriptor: FromPath[str],
-    ) -> None:
+    async def terminate_segment(self, ports: Ports, name: SegmentInPath) -> None:
         """An active segment cannot be terminated by itself: nobody would own its hashes."""
-        name = segment_name(tenant, namespace, topic, descriptor)
         if _segment(await stored_topic(ports, name.parent), name).is_active:
             raise SegmentInLayout(f"{name} is active, and its hashes would be nobody's: split or merge it instead.")
 
@@ -95,18 +77,9 @@ class SegmentRoutes(Controller):
         responses=refusals(409, 412),
         operation_class=described(parameters=[query("force", SWITCH, "Known to Pulsar; it makes no difference here.")]),
     )
-    async def delete_segment(
-        self,
-        ports: Ports,
-        request: AnyRequest,
-        tenant: FromPath[str],
-        namespace: FromPath[str],
-        topic: FromPath[str],
-        descriptor: FromPath[str],
-    ) -> None:
+    async def delete_segment(self, ports: Ports, request: AnyRequest, name: SegmentInPath) -> None:
         """What a layout has forgotten is deleted from the store soon; what it still has stays."""
         switch(request, "force")
-        name = segment_name(tenant, namespace, topic, descriptor)
         stored = await ports.store.get(name.parent)
         if stored is not None:
             try:
@@ -124,17 +97,9 @@ class SegmentRoutes(Controller):
         summary="See that a subscription has a cursor on a segment",
         responses=refusals(404, 409, 412),
     )
-    async def create_cursor(
-        self,
-        ports: Ports,
-        tenant: FromPath[str],
-        namespace: FromPath[str],
-        topic: FromPath[str],
-        descriptor: FromPath[str],
-        subscription: FromPath[str],
-    ) -> None:
+    async def create_cursor(self, ports: Ports, name: SegmentInPath, subscription_name: SubscriptionInPath) -> None:
         """It has, if the topic has the subscription."""
-        await _check_cursor(ports, segment_name(tenant, namespace, topic, descriptor), subscription)
+        await _check_cursor(ports, name, subscription_name)
 
     @delete(
         SUBSCRIPTION,
@@ -142,34 +107,18 @@ class SegmentRoutes(Controller):
         summary="Let go of a subscription's cursor on a segment",
         responses=refusals(404, 409, 412),
     )
-    async def delete_cursor(
-        self,
-        ports: Ports,
-        tenant: FromPath[str],
-        namespace: FromPath[str],
-        topic: FromPath[str],
-        descriptor: FromPath[str],
-        subscription: FromPath[str],
-    ) -> None:
+    async def delete_cursor(self, ports: Ports, name: SegmentInPath, subscription_name: SubscriptionInPath) -> None:
         """Cursors go with the subscription of the topic, so that this changes nothing by itself."""
-        await _check_cursor(ports, segment_name(tenant, namespace, topic, descriptor), subscription)
+        await _check_cursor(ports, name, subscription_name)
 
     @get(
         f"{SUBSCRIPTION}/backlog",
         summary="Read how many entries of a segment a subscription has not consumed",
         responses=refusals(404, 409, 412),
     )
-    async def read_backlog(
-        self,
-        ports: Ports,
-        tenant: FromPath[str],
-        namespace: FromPath[str],
-        topic: FromPath[str],
-        descriptor: FromPath[str],
-        subscription: FromPath[str],
-    ) -> int:
+    async def read_backlog(self, ports: Ports, name: SegmentInPath, subscription_name: SubscriptionInPath) -> int:
         """A bare number. There is no data plane yet, so it is 0."""
-        await _check_cursor(ports, segment_name(tenant, namespace, topic, descriptor), subscription)
+        await _check_cursor(ports, name, subscription_name)
         return 0
 
     @post(
@@ -180,21 +129,12 @@ class SegmentRoutes(Controller):
         operation_class=described(parameters=[TIMESTAMP]),
     )
     async def seek(
-        self,
-        ports: Ports,
-        request: AnyRequest,
-        tenant: FromPath[str],
-        namespace: FromPath[str],
-        topic: FromPath[str],
-        descriptor: FromPath[str],
-        subscription: FromPath[str],
+        self, ports: Ports, request: AnyRequest, name: SegmentInPath, subscription_name: SubscriptionInPath
     ) -> None:
-        name = segment_name(tenant, namespace, topic, descriptor)
-        wanted = subscription_name(subscription)
         timestamp_ms = moment(request, "timestamp")
 
         async def seek(leader: TopicLeader) -> None:
-            await seeking.seek_segment(ports.cursors, leader, wanted, name.descriptor, timestamp_ms)
+            await seeking.seek_segment(ports.cursors, leader, subscription_name, name.descriptor, timestamp_ms)
 
         await ports.leaders.as_leader(name.parent, seek)
 
@@ -204,30 +144,12 @@ class SegmentRoutes(Controller):
         summary="Skip all messages of a subscription on one segment",
         responses=leader_refusals(404, 409, 412),
     )
-    async def skip_all(
-        self,
-        ports: Ports,
-        tenant: FromPath[str],
-        namespace: FromPath[str],
-        topic: FromPath[str],
-        descriptor: FromPath[str],
-        subscription: FromPath[str],
-    ) -> None:
-        name = segment_name(tenant, namespace, topic, descriptor)
-        wanted = subscription_name(subscription)
+    async def skip_all(self, ports: Ports, name: SegmentInPath, subscription_name: SubscriptionInPath) -> None:
 
         async def skip_all(leader: TopicLeader) -> None:
-            await seeking.skip_segment(ports.cursors, leader, wanted, name.descriptor)
+            await seeking.skip_segment(ports.cursors, leader, subscription_name, name.descriptor)
 
         await ports.leaders.as_leader(name.parent, skip_all)
-
-
-def segment_name(tenant: str, namespace: str, topic: str, descriptor: str) -> SegmentName:
-    if "/" in descriptor:
-        # It would be read as a part of the topic's name.
-        raise InvalidParameter(f"{descriptor[:80]!a} is not a segment: write it like 0000-ffff-0.")
-    parent = TopicName.scalable(tenant, namespace, topic)
-    return SegmentName.parse(f"{SCHEME}://{parent.tenant}/{parent.namespace}/{parent.local}/{descriptor}")
 
 
 def _segment(stored: StoredTopic, name: SegmentName) -> Segment:
@@ -235,7 +157,6 @@ def _segment(stored: StoredTopic, name: SegmentName) -> Segment:
 
 
 async def _check_cursor(ports: AdminPorts, name: SegmentName, subscription: str) -> None:
-    wanted = subscription_name(subscription)
     state = await topic_state(ports, name.parent)
     _segment(state.topic, name)
-    seeking.with_cursors(state, wanted)
+    seeking.with_cursors(state, subscription)

@@ -10,9 +10,9 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 
 from litestar import Controller, get
-from litestar.params import FromPath
 
 from gateway.http.documentation import refusals
+from gateway.http.path_names import OF_TOPIC, TOPIC, TopicInPath
 from gateway.http.ports import Ports
 from gateway.http.schemas import (
     ConsumerStats,
@@ -23,7 +23,7 @@ from gateway.http.schemas import (
     SubscriptionSegmentStats,
     SubscriptionStats,
 )
-from gateway.http.topics import TOPIC, connected, topic_state
+from gateway.http.topics import connected, topic_state
 from layout import records
 from layout.layouts import Layout
 from layout.segments import Segment
@@ -35,17 +35,16 @@ from protocol.names import SegmentName, TopicName
 class StatsRoutes(Controller):
     path = "/admin/v2/scalable"
     tags = ("scalable topics",)
+    dependencies = OF_TOPIC
 
     @get(f"{TOPIC}/stats", summary="Read a topic's statistics", responses=refusals(404, 412))
-    async def read_stats(
-        self, ports: Ports, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
-    ) -> ScalableTopicStats:
+    async def read_stats(self, ports: Ports, name: TopicInPath) -> ScalableTopicStats:
         """From the store, by whichever node is asked.
 
         There is no data plane yet: rates, sizes, backlogs and unacknowledged messages are 0, and there are no
         producers. `leader` is the living node that leads the topic, null while none does.
         """
-        state = await topic_state(ports, TopicName.scalable(tenant, namespace, topic))
+        state = await topic_state(ports, name)
         leader = state.topic.leader
         if leader is not None and not await ports.peers.is_alive(leader.session):
             leader = None

@@ -30,6 +30,7 @@ from gateway.http.parameters import (
     switch,
     whole_number,
 )
+from gateway.http.path_names import NAMESPACE, OF_NAMESPACE, OF_TOPIC, TOPIC, NamespaceInPath, TopicInPath
 from gateway.http.ports import AdminPorts, Ports
 from gateway.http.refusals import BadRequest, InUse
 from gateway.http.schemas import ScalableTopicMetadata
@@ -44,8 +45,6 @@ from protocol.names import NamespaceName, TopicName
 # Between two slices everybody else on the loop gets a turn.
 SLICE: Final = 100
 
-NAMESPACE: Final = "/{tenant:str}/{namespace:str}"
-TOPIC: Final = "/{tenant:str}/{namespace:str}/{topic:str}"
 PROPERTIES: Final = f"{TOPIC}/properties"
 
 
@@ -64,21 +63,20 @@ _properties_body: msgspec.json.Decoder[dict[str, str] | None] = msgspec.json.Dec
 class TopicRoutes(Controller):
     path = "/admin/v2/scalable"
     tags = ("scalable topics",)
+    dependencies = OF_TOPIC
 
     @get(
         NAMESPACE,
         summary="List the topics of a namespace",
+        dependencies=OF_NAMESPACE,
         responses=refusals(412),
         operation_class=described(
             parameters=[query("property", STRINGS, "key=value; only topics that have all of them.")]
         ),
     )
-    async def list_topics(
-        self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str]
-    ) -> list[str]:
+    async def list_topics(self, ports: Ports, request: AnyRequest, name: NamespaceInPath) -> list[str]:
         """The full names, sorted; a namespace that does not exist has none."""
         filters = property_filters(request)
-        name = NamespaceName(tenant, namespace)
         found = await ports.store.list_topics(name)
         if filters:
             found = await _with_properties(ports.store, name, found, filters)
@@ -95,10 +93,7 @@ class TopicRoutes(Controller):
             body=STRING_MAP,
         ),
     )
-    async def create_topic(
-        self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
-    ) -> Response[None]:
-        name = TopicName.scalable(tenant, namespace, topic)
+    async def create_topic(self, ports: Ports, request: AnyRequest, name: TopicInPath) -> Response[None]:
         count = whole_number(request, "numInitialSegments", default=1)
         properties = await json_object(request, _properties_body)
         return done(await ports.transitions.create(name, count, properties))
@@ -108,11 +103,9 @@ class TopicRoutes(Controller):
         summary="Read a topic's record",
         responses=refusals(404, 412) | {200: answer(ScalableTopicMetadata, "The record; ETag is its version.")},
     )
-    async def read_topic(
-        self, ports: Ports, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
-    ) -> Response[bytes]:
+    async def read_topic(self, ports: Ports, name: TopicInPath) -> Response[bytes]:
         """As it is stored, so that fields of other writers come through."""
-        stored = await stored_topic(ports, TopicName.scalable(tenant, namespace, topic))
+        stored = await stored_topic(ports, name)
         return Response(stored.value, media_type=MediaType.JSON, headers={"etag": stored.version.etag})
 
     @delete(
@@ -124,11 +117,8 @@ class TopicRoutes(Controller):
             parameters=[query("force", SWITCH, "Delete it although consumers are connected."), IF_MATCH]
         ),
     )
-    async def delete_topic(
-        self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
-    ) -> None:
+    async def delete_topic(self, ports: Ports, request: AnyRequest, name: TopicInPath) -> None:
         """With its subscriptions. Its segments' storage is deleted soon after."""
-        name = TopicName.scalable(tenant, namespace, topic)
         if_match = expected_version(request)
         if not switch(request, "force"):
             await _check_unused(ports, name)
@@ -140,10 +130,8 @@ class TopicRoutes(Controller):
         summary="Read a topic's properties",
         responses=refusals(404, 412) | {200: answer(dict[str, str], "All of them; ETag is the version of the topic.")},
     )
-    async def read_properties(
-        self, ports: Ports, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
-    ) -> Response[dict[str, str]]:
-        stored = await stored_topic(ports, TopicName.scalable(tenant, namespace, topic))
+    async def read_properties(self, ports: Ports, name: TopicInPath) -> Response[dict[str, str]]:
+        stored = await stored_topic(ports, name)
         return Response(_properties(stored), headers={"etag": stored.version.etag})
 
     @put(
@@ -154,11 +142,8 @@ class TopicRoutes(Controller):
         response_headers=[ETAG],
         operation_class=described(parameters=[IF_MATCH], body=STRING_MAP),
     )
-    async def replace_properties(
-        self, ports: Ports, request: AnyRequest, tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
-    ) -> Response[None]:
+    async def replace_properties(self, ports: Ports, request: AnyRequest, name: TopicInPath) -> Response[None]:
         """The body is the whole map; the segments and the epoch stay."""
-        name = TopicName.scalable(tenant, namespace, topic)
         if (await request.body()).strip() in (b"", b"null"):
             # Elsewhere that stands for no properties; here it would remove all of them by an oversight.
             raise BadRequest("The body is missing: send all properties as one JSON object, {} to remove them.")
@@ -174,15 +159,8 @@ class TopicRoutes(Controller):
         operation_class=described(parameters=[IF_MATCH]),
     )
     async def split_segment(
-        self,
-        ports: Ports,
-        request: AnyRequest,
-        tenant: FromPath[str],
-        namespace: FromPath[str],
-        topic: FromPath[str],
-        segment_id: FromPath[int],
+        self, ports: Ports, request: AnyRequest, name: TopicInPath, segment_id: FromPath[int]
     ) -> Response[None]:
-        name = TopicName.scalable(tenant, namespace, topic)
         if_match = expected_version(request)
 
         async def split(leader: TopicLeader) -> StoredTopic:
@@ -199,16 +177,8 @@ class TopicRoutes(Controller):
         operation_class=described(parameters=[IF_MATCH]),
     )
     async def merge_segments(
-        self,
-        ports: Ports,
-        request: AnyRequest,
-        tenant: FromPath[str],
-        namespace: FromPath[str],
-        topic: FromPath[str],
-        first: FromPath[int],
-        second: FromPath[int],
+        self, ports: Ports, request: AnyRequest, name: TopicInPath, first: FromPath[int], second: FromPath[int]
     ) -> Response[None]:
-        name = TopicName.scalable(tenant, namespace, topic)
         if_match = expected_version(request)
 
         async def merge(leader: TopicLeader) -> StoredTopic:
