@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 from urllib.parse import quote
 
 import httpx
 
-if TYPE_CHECKING:
-    from protocol.names import NamespaceName, TopicName
+from protocol.names import NamespaceName, TopicName
 
 # Longer than the server is patient with its store (30 s for a request), so that its own sentence is what users see.
 _TIMEOUT = 35.0
@@ -84,17 +83,19 @@ class AdminClient:
         """The layout with its owners, the leader, and the subscriptions with their consumers, in JSON."""
         return self._call("GET", f"{_topic(topic)}/stats")
 
-    def get_retention(self, topic: TopicName) -> bytes:
-        """How long the topic keeps sealed segments, in JSON."""
-        return self._call("GET", f"{_topic(topic)}/retention")
+    def get_retention(self, name: TopicName | NamespaceName) -> bytes:
+        """How long it keeps sealed segments, in JSON; nothing where it does not say."""
+        return self._call("GET", f"{_path(name)}/retention")
 
-    def set_retention(self, topic: TopicName, minutes: int) -> None:
+    def set_retention(self, name: TopicName | NamespaceName, minutes: int) -> None:
         """Keep sealed segments this long; -1 is for ever."""
-        self._call("PUT", f"{_topic(topic)}/retention", body={"retentionTimeInMinutes": minutes})
+        # As Pulsar has it: a namespace's policy is posted.
+        method = "PUT" if isinstance(name, TopicName) else "POST"
+        self._call(method, f"{_path(name)}/retention", body={"retentionTimeInMinutes": minutes})
 
-    def clear_retention(self, topic: TopicName) -> None:
-        """Let the namespace say how long sealed segments are kept."""
-        self._call("DELETE", f"{_topic(topic)}/retention")
+    def clear_retention(self, name: TopicName | NamespaceName) -> None:
+        """Leave it to the namespace of a topic, and to the server for a namespace."""
+        self._call("DELETE", f"{_path(name)}/retention")
 
     def list_subscriptions(self, topic: TopicName) -> bytes:
         """The subscriptions by name, in JSON."""
@@ -148,14 +149,20 @@ class AdminClient:
             response = self._client.request(
                 method, f"{self.url}{path}", params=list(params) or None, json=None if body is None else dict(body)
             )
-        except httpx.ConnectError:
+        except httpx.ConnectError as error:
+            asked = _server(error.request.url)
+            if asked != _server(httpx.URL(self.url)):
+                raise AdminError(
+                    f"{self.url} says that the node at {asked} leads the topic, and that one does not answer: "
+                    "try again when its lease is over, or look at --advertise-http there."
+                ) from None
             raise AdminError(
                 f"no Vela answers at {self.url}: start one with `make serve` or pass --admin-url"
             ) from None
-        except httpx.TimeoutException:
+        except httpx.TimeoutException as error:
             raise AdminError(
-                f"{self.url} gave no answer within {_TIMEOUT:g} s: look at its log, or run `vela doctor`. "
-                "A change may have been made all the same: look before you try again."
+                f"{_server(error.request.url)} gave no answer within {_TIMEOUT:g} s: look at its log, or run "
+                "`vela doctor`. A change may have been made all the same: look before you try again."
             ) from None
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError):
             raise AdminError(
@@ -177,6 +184,10 @@ def _topic(topic: TopicName) -> str:
     return "/admin/v2/scalable/" + "/".join(_part(part) for part in parts)
 
 
+def _path(name: TopicName | NamespaceName) -> str:
+    return _topic(name) if isinstance(name, TopicName) else _namespace(name)
+
+
 def _subscription(topic: TopicName, name: str) -> str:
     return f"{_topic(topic)}/subscriptions/{_part(name)}"
 
@@ -187,6 +198,10 @@ def _namespace(namespace: NamespaceName) -> str:
 
 def _forced(force: bool) -> list[tuple[str, str]]:
     return [("force", "true")] if force else []
+
+
+def _server(url: httpx.URL) -> str:
+    return f"{url.scheme}://{url.netloc.decode()}"
 
 
 def _part(text: str) -> str:

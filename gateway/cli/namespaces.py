@@ -1,4 +1,4 @@
-"""`vela namespaces …`: list, create and delete namespaces through the admin API."""
+"""`vela namespaces …`: list, create and delete namespaces through the admin API, and their retention."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli.options import DEFAULT_ADMIN_URL, AdminUrl, BadArgument, Json, admin_client, parse_namespace
+from gateway.cli.retention import Minutes, show_or_set
 from gateway.cli.terminal import print_json
 
 if TYPE_CHECKING:
@@ -57,6 +58,17 @@ def delete(
     with admin_client(admin_url) as client:
         client.delete_namespace(name, force=force)
     print(f"Deleted {name}{' with all its topics' if force else ''}.")
+
+
+@app.command()
+def retention(
+    namespace: Namespace,
+    minutes: Minutes = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Leave it to the server.")] = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Show or set how long topics of a namespace keep their sealed segments, where they do not say it themselves."""
+    show_or_set(parse_namespace(namespace), minutes, clear=clear, otherwise="the server", admin_url=admin_url)
 
 
 def check_tenant(text: str) -> None:

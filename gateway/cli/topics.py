@@ -21,6 +21,7 @@ from gateway.cli.options import (
     parse_properties,
     parse_topic,
 )
+from gateway.cli.retention import Minutes, show_or_set
 from gateway.cli.terminal import cell, moment, print_json, print_parts, table
 
 if TYPE_CHECKING:
@@ -145,24 +146,12 @@ def merge(
 @app.command()
 def retention(
     topic: Topic,
-    minutes: Annotated[
-        int | None, typer.Option("--minutes", min=-1, metavar="N", help="Keep them this long; -1 for ever.")
-    ] = None,
+    minutes: Minutes = None,
     clear: Annotated[bool, typer.Option("--clear", help="Leave it to the namespace.")] = False,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
 ) -> None:
     """Show or set how long a topic keeps its sealed segments."""
-    if clear and minutes is not None:
-        raise typer.BadParameter("give only one of them.", param_hint="--minutes, --clear")
-    name = parse_topic(topic)
-    with admin_client(admin_url) as client:
-        if clear:
-            client.clear_retention(name)
-        elif minutes is not None:
-            client.set_retention(name, minutes)
-        else:
-            minutes = _retention(client, name)
-    print(f"{name} keeps sealed segments {_kept(minutes)}.")
+    show_or_set(parse_topic(topic), minutes, clear=clear, otherwise="its namespace", admin_url=admin_url)
 
 
 @app.command()
@@ -257,23 +246,6 @@ def _stats(topic: TopicName, admin_url: str) -> tuple[bytes, TopicStats]:
     with admin_client(admin_url) as client:
         content = client.topic_stats(topic)
         return content, read(client, content, TopicStats, "statistics of a topic")
-
-
-def _retention(client: AdminClient, topic: TopicName) -> int | None:
-    """The minutes of the topic's own, None where it has none."""
-    from gateway.cli.answers import Retention, read
-
-    content = client.get_retention(topic)
-    return read(client, content, Retention, "retention of a topic").retention_time_in_minutes if content else None
-
-
-def _kept(minutes: int | None) -> str:
-    if minutes is None:
-        return "as long as its namespace says"
-    if minutes < 0:
-        return "for ever"
-    at_least = f", and {minutes} minute{'' if minutes == 1 else 's'} at least" if minutes else ""
-    return f"until they are consumed{at_least}"
 
 
 def _children(client: AdminClient, topic: TopicName, segment: int) -> str:

@@ -27,7 +27,7 @@ CONTRACT = {
     "config": "show",
     "topics": "create list get delete split merge graph set-properties stats consumers retention",
     "subscriptions": "list create delete seek skip-all",
-    "namespaces": "list create delete",
+    "namespaces": "list create delete retention",
     "watch": "topic namespace",
 }
 
@@ -84,6 +84,7 @@ def test_version_is_printed() -> None:
         ("topics", "graph", "t", "--dot", "--svg"),
         ("topics", "retention", "t", "--minutes", "5", "--clear"),
         ("topics", "retention", "t", "--minutes", "-2"),
+        ("namespaces", "retention", "t/n", "--minutes", "5", "--clear"),
         ("subscriptions", "create", "t"),
         ("subscriptions", "create", "t", "s", "--type", "checkpoint"),
         ("subscriptions", "seek", "t", "s"),

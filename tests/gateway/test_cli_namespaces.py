@@ -95,3 +95,22 @@ def test_an_answer_of_something_else_is_one_sentence(admin: AdminStub, status: i
     for outcome in (nodes(admin), nodes(admin, "--json"), namespaces(admin, "list"), namespaces(admin, "list", "a")):
         assert_one_sentence(outcome)
         assert "Vela" in outcome.err
+
+
+def test_retention_of_a_namespace_is_shown_set_and_left_to_the_server(admin: AdminStub) -> None:
+    path = "/admin/v2/namespaces/t/ns/retention"
+    admin.answer("GET", path, 200, {"retentionTimeInMinutes": 90, "retentionSizeInMB": -1})
+    admin.answer("POST", path, 204)
+    admin.answer("DELETE", path, 204)
+    assert namespaces(admin, "retention", "t/ns").out == (
+        "t/ns keeps sealed segments until they are consumed, and 90 minutes at least.\n"
+    )
+    assert namespaces(admin, "retention", "t/ns", "--minutes", "-1").out == "t/ns keeps sealed segments for ever.\n"
+    assert namespaces(admin, "retention", "t/ns", "--clear").out == (
+        "t/ns keeps sealed segments as long as the server says.\n"
+    )
+    assert [(method, body) for method, _, body in admin.requests] == [
+        ("GET", b""),
+        ("POST", b'{"retentionTimeInMinutes":-1}'),
+        ("DELETE", b""),
+    ]

@@ -247,3 +247,13 @@ def test_a_server_that_speaks_no_http_is_one_sentence() -> None:
         outcome = vela("topics", "list", "--admin-url", f"http://127.0.0.1:{listener.getsockname()[1]}")
         thread.join()
     assert_one_sentence(outcome)
+
+
+def test_leader_that_does_not_answer_is_told_from_the_node_that_was_asked(admin: AdminStub) -> None:
+    leader = f"http://127.0.0.1:{closed_port()}"
+    path = "/admin/v2/scalable/public/default/orders/split/0"
+    admin.answer("POST", path, 307)
+    admin.redirects[path] = leader + path
+    outcome = vela("topics", "split", "orders", "0", VELA_ADMIN_URL=admin.url)
+    assert_one_sentence(outcome)
+    assert outcome.err.startswith(f"vela: {admin.url} says that the node at {leader} leads the topic")

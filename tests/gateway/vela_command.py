@@ -80,6 +80,7 @@ class AdminStub:
     url: str = ""
     answers: dict[tuple[str, str], tuple[int, bytes]] = field(default_factory=dict)
     requests: list[tuple[str, str, bytes]] = field(default_factory=list)
+    redirects: dict[str, str] = field(default_factory=dict)  # by raw path
 
     def answer(self, method: str, path: str, status: int, content: Any = None) -> None:
         body = content if isinstance(content, bytes) else b"" if content is None else json.dumps(content).encode()
@@ -103,6 +104,8 @@ def admin_stub() -> Iterator[AdminStub]:
             path = self.path.partition("?")[0]
             status, content = stub.answers.get((self.command, path), (404, b'{"reason": "not stubbed"}'))
             self.send_response(status)
+            if path in stub.redirects:
+                self.send_header("location", stub.redirects[path])
             self.send_header("content-length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
