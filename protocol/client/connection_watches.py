@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Generic, TypeVar
@@ -22,7 +23,7 @@ Send = Callable[[BaseCommand], Awaitable[None]]
 MAX_WAITING_UPDATES = 16_384
 
 
-class ConnectionWatch(Generic[Update]):
+class ConnectionWatch(ABC, Generic[Update]):
     """What the watches of both kinds share."""
 
     __slots__ = ("_send", "_table", "_updates", "number", "received")
@@ -62,8 +63,9 @@ class ConnectionWatch(Generic[Update]):
         """For the connection: nothing more will come."""
         self._updates.end(reason)
 
+    @abstractmethod
     def _close_command(self) -> BaseCommand:
-        raise NotImplementedError
+        """What tells the server that nobody listens any more."""
 
 
 class Watch(ConnectionWatch[api.CommandScalableTopicUpdate]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
 import trio
@@ -9,7 +10,7 @@ import trio
 T = TypeVar("T")
 
 
-class Mailbox(Generic[T]):
+class Mailbox(ABC, Generic[T]):
     """What both kinds share: waiting for a value, and an end that comes after the last one."""
 
     # A list, because there may be a hundred thousand of these: an empty deque takes ten times the memory.
@@ -49,8 +50,9 @@ class Mailbox(Generic[T]):
         values, self._values = self._values, []
         return values
 
+    @abstractmethod
     def _keep(self, value: T) -> None:
-        raise NotImplementedError
+        """Add it to what waits, or put it in the place of that."""
 
     async def _wait(self) -> None:
         await trio.lowlevel.checkpoint()
