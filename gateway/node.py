@@ -45,7 +45,8 @@ from metadata.registrations import Registrations
 from metadata.store import TopicStore, open_store
 from metadata.unwrap import unwrapped
 from protocol.names import NamespaceName, TopicName
-from sessions.consumers import ConsumerHub, ConsumerSession
+from sessions.consumer_sessions import ConsumerSession
+from sessions.consumers import ConsumerHub
 from sessions.counters import Counters
 from sessions.dialogue import Hubs, Terms
 from sessions.groups import NamespaceWatch

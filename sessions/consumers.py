@@ -9,9 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import random
-import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,17 +21,16 @@ from metadata.lanes import Lane
 from metadata.node_sessions import NodeSession
 from metadata.records import Leader
 from metadata.registrations import (
-    AssignedSegment,
     Assignment,
-    Attachment,
     Consumer,
     Registrations,
-    SubscriptionType,
 )
 from protocol import replies
 from protocol.framing import encode
-from protocol.names import SegmentName, TopicName
+from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
+from sessions.consumer_sessions import ConsumerSession, assigned
+from sessions.departures import LONGEST_FEED_LAG, Departure, Departures
 from sessions.outbox import Outbox
 
 log = logging.getLogger(__name__)
@@ -42,12 +39,6 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 0.5
 # Between two reads of one subscription.
 _READ_INTERVAL: Final = 0.02
-# Longer than any change is on its way through the feed. What was written longer ago and is lost shows as a rollback.
-_LONGEST_FEED_LAG: Final = 60.0
-# How many are remembered for that long.
-_MOST_DEPARTURES: Final = 50_000
-# Queued assignments stand beside the states of watches, whose numbers are lower.
-_KEY_OFFSET: Final = 1 << 66
 
 # Tells that somebody should lead a topic, given what was read of its leader last.
 EnsureLed = Callable[[TopicName, Leader | None], Awaitable[None]]
@@ -59,82 +50,6 @@ class ConsumerCounters:
     attached: int = 0
     pushes: int = 0
     refused: int = 0
-
-
-class ConsumerSession:
-    """One consumer of one connection."""
-
-    __slots__ = (
-        "address",
-        "attached_as",
-        "attached_at",
-        "closed",
-        "consumer_id",
-        "doubted",
-        "epoch",
-        "incarnation",
-        "kind",
-        "leaving",
-        "name",
-        "nonce",
-        "outbox",
-        "registering",
-        "registry",
-        "request_id",
-        "since_ms",
-        "subscription",
-        "told",
-        "topic",
-        "tried_as",
-    )
-
-    def __init__(
-        self,
-        outbox: Outbox,
-        registry: dict[int, ConsumerSession],
-        request: api.CommandScalableTopicSubscribe,
-        topic: TopicName,
-        address: str,
-    ) -> None:
-        self.outbox = outbox
-        self.registry = registry
-        self.request_id = request.request_id
-        self.consumer_id = request.consumer_id
-        self.topic = topic
-        self.subscription = request.subscription
-        self.name = request.consumer_name
-        self.kind = SubscriptionType(api.ScalableConsumerType.Name(request.consumer_type))
-        self.address = address
-        self.nonce = os.urandom(8).hex()
-        self.since_ms = time.time_ns() // 1_000_000
-        self.tried_as = ""  # the node session under which it may be attached
-        self.attached_as = ""  # and the one under which it surely was
-        self.attached_at = 0.0
-        self.doubted = False  # the store may have lost what it knew of it
-        self.incarnation = ""
-        self.epoch = 0
-        self.told: tuple[AssignedSegment, ...] | None = None  # None until the request is answered
-        self.closed = False
-        self.registering = 0  # registrations that are on their way
-        self.leaving = False  # for good, and not only because its connection is gone
-
-    @property
-    def key(self) -> int:
-        return _KEY_OFFSET + self.consumer_id
-
-    def attachment(self, node: str) -> Attachment:
-        return Attachment(node, self.nonce, self.since_ms, self.address)
-
-
-@dataclass(frozen=True, slots=True)
-class Departure:
-    """A consumer's connection that is gone, or a consumer that left for good, as the store is told of it."""
-
-    topic: TopicName
-    subscription: str
-    name: str
-    attachment: Attachment
-    for_good: bool
 
 
 # All consumers here of one subscription: by path and subscription.
@@ -164,7 +79,7 @@ class ConsumerHub:
         self._registering: dict[tuple[str, str, str], trio.Event] = {}  # the last of each name
         self._marked: set[_GroupKey] = set()
         self._reading: set[_GroupKey] = set()
-        self._departures: deque[tuple[float, Departure]] = deque(maxlen=_MOST_DEPARTURES)
+        self._departures = Departures(nursery, registrations, session)
 
     # What the dialogue calls.
 
@@ -227,11 +142,11 @@ class ConsumerHub:
     def gap(self, buckets: Collection[int]) -> None:
         affected = set(buckets)
         # What the feed had not read yet can be lost without a trace.
-        self._doubt(affected, registered_after=trio.current_time() - _LONGEST_FEED_LAG)
+        self._doubt(affected, registered_after=trio.current_time() - LONGEST_FEED_LAG)
         for path in self._by_path:
             if (bucket := keys.bucket_of(path)) in affected:
                 self.changed(bucket, path)
-        self._depart_again(affected)
+        self._departures.tell_again(affected)
 
     def _doubt(self, buckets: set[int], *, registered_after: float) -> None:
         for (path, _), group in self._groups.items():
@@ -333,38 +248,9 @@ class ConsumerHub:
         """Tell the store that the connection is gone, or the consumer with it."""
         if session.tried_as:
             attachment = session.attachment(session.tried_as)
-            await self._depart(
+            await self._departures.tell(
                 Departure(session.topic, session.subscription, session.name, attachment, session.leaving)
             )
-
-    async def _depart(self, departure: Departure) -> None:
-        write = self._registrations.leave if departure.for_good else self._registrations.detach
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                await write(departure.topic, departure.subscription, departure.name, departure.attachment)
-            except StoreError as error:
-                log.debug("signing off %s of %s waits: %s", departure.name, departure.topic, error)
-            else:
-                self._departures.append((trio.current_time(), departure))
-                return
-            if not departure.for_good and departure.attachment.node != self._session.record.session:
-                return  # the end of the node's session has told it as well
-            await trio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def _depart_again(self, buckets: set[int]) -> None:
-        """The store may have lost the last writes, and nobody else knows that these consumers are gone."""
-        departures = list(self._departures)
-        self._departures.clear()
-        earliest = trio.current_time() - _LONGEST_FEED_LAG
-        for left_at, departure in departures:
-            if left_at < earliest:
-                continue
-            if keys.bucket_of(keys.path_of(departure.topic)) in buckets:
-                self._nursery.start_soon(self._depart, departure)
-            else:
-                self._departures.append((left_at, departure))
 
     # Reading what the leader wrote.
 
@@ -454,7 +340,7 @@ class ConsumerHub:
         session.told = assignment.segments
         # Clients ignore what is older than what they know, and after a fail-over the store may have gone back.
         session.epoch = max(session.epoch, assignment.epoch)
-        content = _wire(session.topic, session.epoch, assignment.segments)
+        content = assigned(session.topic, session.epoch, assignment.segments)
         if first:
             session.outbox.reply(encode(replies.subscribed(session.request_id, content)))
         else:
@@ -472,7 +358,7 @@ class ConsumerHub:
             last_word = replies.subscribe_refused(session.request_id, server_error, message)
         else:
             self.counters.pushes += 1
-            last_word = replies.assignment_update(session.consumer_id, _wire(session.topic, session.epoch, ()))
+            last_word = replies.assignment_update(session.consumer_id, assigned(session.topic, session.epoch, ()))
         session.outbox.reply(encode(last_word))
 
     def _supersede(self, session: ConsumerSession) -> None:
@@ -506,13 +392,3 @@ class ConsumerHub:
             subscriptions.discard(session.subscription)
             if not subscriptions:
                 del self._by_path[path]
-
-
-def _wire(topic: TopicName, epoch: int, segments: Iterable[AssignedSegment]) -> api.ScalableConsumerAssignment:
-    content = api.ScalableConsumerAssignment(layout_epoch=epoch)
-    for segment in segments:
-        name = SegmentName(topic, segment.start, segment.end, segment.segment_id)
-        content.segments.add(
-            segment_id=segment.segment_id, hash_start=segment.start, hash_end=segment.end, segment_topic=str(name)
-        )
-    return content

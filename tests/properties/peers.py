@@ -30,6 +30,7 @@ class Peer:
         self.views: dict[int, View] = {}
         self.opening: dict[int, Mirror] = {}  # asked for, while frames of an earlier watch may still come
         self.hung_up = False
+        self.has_stalled = False  # since somebody last took that back
         self._node = node
         self._sock = sock
         self._complaints = complaints
@@ -82,6 +83,7 @@ class Peer:
         await done.wait()
 
     def stop_reading(self) -> None:
+        self.has_stalled = True
         if self._reading.is_set():
             self._reading = trio.Event()
 

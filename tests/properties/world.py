@@ -60,19 +60,27 @@ class Tally:
     frames: Counter[str] = field(default_factory=Counter)  # by the kind of event
     settled: int = 0
     silences: int = 0
-    waits: list[float] = field(default_factory=list)  # seconds from each quiet point until all were in step
+    # Seconds from each quiet point until those were in step who had read all the time, and until all were.
+    waits_of_readers: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
     gaps: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        waits = sorted(self.waits) or [0.0]
-        late = sum(wait > PROMISED for wait in waits)
         return (
             f"{self.worlds} histories, {self.writes} writes, {self.refused} refused, {self.faults} faults, "
             f"{self.frames['snapshot']} snapshots, {self.frames['diff']} diffs, {self.frames['DAG']} DAGs, "
-            f"{self.settled} quiet points, {self.silences} silences; in step after {waits[len(waits) // 2]:.2f} s "
-            f"(median), {waits[int(len(waits) * 0.99)]:.2f} s (p99), {waits[-1]:.2f} s (most), "
-            f"{late} over {PROMISED:g} s; gaps {dict(self.gaps)}"
+            f"{self.settled} quiet points, {self.silences} silences; in step after {_shown(self.waits)}, without those "
+            f"that had not been reading {_shown(self.waits_of_readers)}; gaps {dict(self.gaps)}"
         )
+
+
+def _shown(waits: list[float]) -> str:
+    ordered = sorted(waits) or [0.0]
+    late = sum(wait > PROMISED for wait in ordered)
+    return (
+        f"{ordered[len(ordered) // 2]:.2f} s (median), {ordered[int(len(ordered) * 0.99)]:.2f} s (p99), "
+        f"{ordered[-1]:.2f} s (most), {late} over {PROMISED:g} s"
+    )
 
 
 class Complaints(Exception):
@@ -108,6 +116,7 @@ class World:
         self._past: dict[str, list[Stored | None] | None] = {}
         self._unrecorded: set[str] = set()
         self._written_before: set[str] = set()
+        self._readers_in_step_at: float | None = None
         self._rolled_back = False
 
     # Writes. Through the node itself, which has its troubles with the store, or through another one that has not.
@@ -311,8 +320,11 @@ class World:
     async def settle(self) -> None:
         await self._calm()
         quiet_at = trio.current_time()
+        self._readers_in_step_at = None
         [truth] = await eventually(self._in_step_soon, within=CONVERGENCE_LIMIT)
         self.tally.waits.append(trio.current_time() - quiet_at)
+        assert self._readers_in_step_at is not None
+        self.tally.waits_of_readers.append(self._readers_in_step_at - quiet_at)
         self.tally.settled += 1
         for peer in self.peers:
             await peer.round_trip()
@@ -328,6 +340,8 @@ class World:
         self._rolled_back = False
         for _, mirror in self.mirrors():
             mirror.anchor()
+        for peer in self.peers:
+            peer.has_stalled = False
 
     def check(self) -> None:
         if self.complaints:
@@ -360,16 +374,23 @@ class World:
         self.check()
         assert not self.node.readiness()
         truth = await self._read_truth()
-        for peer, mirror in self.mirrors():
-            expected = selected(truth, mirror.namespace, mirror.filters)
-            assert mirror.known, f"{mirror} has heard nothing"
-            assert peer.mirrors.get(mirror.watch_id) is mirror
-            assert mirror.topics == expected, f"{mirror}: {_difference(mirror.topics, expected)}"
-            assert mirror.hash == topic_set_hash(expected)
+        for stalled in (False, True):
+            self._check_peers([peer for peer in self.peers if peer.has_stalled is stalled], truth)
+            if self._readers_in_step_at is None:
+                self._readers_in_step_at = trio.current_time()
         self._check_told(truth)
-        for view in [view for peer in self.peers for view in peer.views.values()]:
-            _check_view(view, truth)
         return [truth]
+
+    def _check_peers(self, peers: list[Peer], truth: Truth) -> None:
+        for peer in peers:
+            for mirror in peer.watches:
+                expected = selected(truth, mirror.namespace, mirror.filters)
+                assert mirror.known, f"{mirror} has heard nothing"
+                assert peer.mirrors.get(mirror.watch_id) is mirror
+                assert mirror.topics == expected, f"{mirror}: {_difference(mirror.topics, expected)}"
+                assert mirror.hash == topic_set_hash(expected)
+            for view in peer.views.values():
+                _check_view(view, truth)
 
     async def _check_silence(self, truth: Truth) -> None:
         """Who comes back with the right hash is told nothing, and is listened to."""
