@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from controller.segment_port import Claim
 from layout.assignment import assign
 from layout.segments import Segment
-from metadata.registrations import AssignedSegment, Assignment, Consumer
+from metadata.subscriptions import AssignedSegment, Assignment, Consumer
 
 
 def targets(segments: Sequence[Segment], members: Mapping[str, Consumer]) -> dict[str, tuple[int, ...]]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import trio
 
 from controller import deciding
+from controller.retention import Retention
 from controller.segment_port import Claim, SegmentPort
 from controller.transitions import Transitions, wall_clock_ms
 from layout import records
@@ -22,24 +23,21 @@ from layout.assignment import assignable
 from layout.errors import LayoutError
 from layout.layouts import Layout
 from layout.segments import Segment
+from metadata import keys
 from metadata.errors import Fenced, RecordDamaged, StoreError, SubscriptionMissing, TopicMissing, VersionConflict
 from metadata.lanes import Lane
 from metadata.leadership import Leaderships
 from metadata.peers import Peers
 from metadata.records import Leader, StoredTopic, Version
-from metadata.registrations import (
-    Consumer,
-    Registrations,
-    Subscription,
-    SubscriptionType,
-    TopicState,
-)
+from metadata.registrations import Registrations
+from metadata.subscriptions import Consumer, Subscription, SubscriptionType, TopicState
 from protocol.names import TopicName
 
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
+_LONGEST_PAUSE_AFTER_FAILURE: Final = 60.0
 # In units of the prune interval: how often at least a topic is looked at whose sealed segments are kept for long.
 _SELDOM: Final = 60
 # How often segments are asked whether they are drained or closed: there is no event for it yet.
@@ -74,7 +72,8 @@ class Around:
     segments: SegmentPort
     peers: Peers
     lane: Callable[[], Lane]
-    retention_ms: Callable[[StoredTopic], Awaitable[int]]  # how long its sealed segments stay; negative: for ever
+    followed_since: Callable[[int], float]  # since when changes of a bucket have been heard without a break
+    retention: Retention
     settings: LeaderSettings
     counters: LeaderCounters
 
@@ -117,8 +116,9 @@ class TopicLeader:
         self.operations = trio.Lock()  # one layout operation at a time
         self._around = around
         self._woken = trio.Event()
-        self._graces = Deadlines(around.settings.consumer_grace, lambda: around.peers.in_touch_since)
-        self._handovers = Deadlines(around.settings.handover, lambda: around.peers.in_touch_since)
+        self._bucket = keys.bucket_of(keys.path_of(topic))
+        self._graces = Deadlines(around.settings.consumer_grace, self._in_touch_since)
+        self._handovers = Deadlines(around.settings.handover, self._in_touch_since)
         self._prune_at = float("inf")  # no sealed segment can go before
         self._prune_seen = Version(incarnation, 0)
         self._retire_at = float("inf")  # not needed any more from then on, if nothing comes meanwhile
@@ -133,6 +133,16 @@ class TopicLeader:
     def wake(self) -> None:
         """Something about the topic changed, or may have."""
         self._woken.set()
+
+    def look_at_sealed(self) -> None:
+        """Sealed segments may be kept for another time than was thought."""
+        if self._prune_at < float("inf"):
+            self._prune_at = trio.current_time()
+            self.wake()
+
+    def _in_touch_since(self) -> float:
+        """Of the nodes and of the topic: a part of the store can be away by itself."""
+        return max(self._around.peers.in_touch_since, self._around.followed_since(self._bucket))
 
     async def run(self) -> None:
         pause = _FIRST_PAUSE
@@ -150,6 +160,12 @@ class TopicLeader:
                     log.info("leading %s waits for the store: %s", self.topic, error)
                     await trio.sleep(pause * random.uniform(0.5, 1.0))
                     pause = min(2 * pause, _LONGEST_PAUSE)
+                    continue
+                except Exception:
+                    # Whoever led it instead would fail as well.
+                    log.exception("leading %s failed and is tried again", self.topic)
+                    await trio.sleep(pause * random.uniform(0.5, 1.0))
+                    pause = min(2 * pause, _LONGEST_PAUSE_AFTER_FAILURE)
                     continue
                 await trio.sleep(self._around.settings.rebalance_window)
                 with trio.move_on_at(self._next_due()):
@@ -179,8 +195,10 @@ class TopicLeader:
         except TopicMissing:
             return False
         except (LayoutError, RecordDamaged) as error:
+            # Nobody can do better. Its next change is heard of, its deletion too.
             log.error("%s cannot be led, its record is damaged: %s", self.topic, error)
-            return False
+            self._prune_at = self._retire_at = self._poll_at = float("inf")
+            return True
         return not await self._retire(state, layout)
 
     # Consumers.
@@ -213,7 +231,7 @@ class TopicLeader:
             else:
                 evicted.append(consumer)
         if subscription.type is SubscriptionType.CHECKPOINT and not members and not evicted:
-            await around.registrations.delete_subscription(self.topic, subscription.name)
+            await around.registrations.end_group(topic, self.leader, subscription.name)
             return
         drained = await self._drained(subscription, layout, bool(members))
         segments = assignable(layout, drained, ordered=subscription.type is SubscriptionType.STREAM)
@@ -294,7 +312,11 @@ class TopicLeader:
             self._prune_seen = state.topic.version
         if now < self._prune_at:
             return layout
-        retention_ms = await self._around.retention_ms(state.topic)
+        if self.operations.locked():
+            # It may take its time, and consumers must not wait for it.
+            self._prune_at = now + _POLL_INTERVAL
+            return layout
+        retention_ms = await self._around.retention.of(state.topic)
         if retention_ms < 0:
             self._prune_at = now + interval * _SELDOM
             return layout

@@ -15,6 +15,7 @@ from metadata.errors import Fenced, StoreError, TopicMissing
 from metadata.node_sessions import NodeSession
 from metadata.records import Leader, StoredTopic
 from metadata.store import TopicStore
+from protocol.errors import InvalidName
 from protocol.names import TopicName
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ Outcome = TypeVar("Outcome")
 
 _ATTEMPTS: Final = 5
 _PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
 # Take-overs at a time: a node that died may have led ten thousand topics.
 _TAKEN_AT_ONCE: Final = 16
 _LEFT_AT_ONCE: Final = 256
@@ -118,7 +120,7 @@ class Leaders:
                         return taken
                     await trio.sleep(_PAUSE * random.uniform(0.5, 1.0))
         finally:
-            if not lock.statistics().tasks_waiting and self._locks.get(path) is lock:
+            if not lock.locked() and self._locks.get(path) is lock:
                 del self._locks[path]
         raise Fenced(f"Others contend for the lead of {topic}: try again.")
 
@@ -156,14 +158,15 @@ class Leaders:
         """Take over what nobody leads; give everything up when the session is lost."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._give_up_with_session)
+            pause = _PAUSE
             while True:
                 self._sweep_wanted = trio.Event()
-                try:
-                    await self._sweep()
-                except StoreError as error:
-                    log.debug("topics without a leader cannot be looked for now: %s", error)
-                    await trio.sleep(_PAUSE)
-                with trio.move_on_after(self._sweep_interval * random.uniform(0.8, 1.0)):
+                if await self._sweep():
+                    pause, wait = _PAUSE, self._sweep_interval * random.uniform(0.8, 1.0)
+                else:
+                    wait = pause * random.uniform(0.5, 1.0)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                with trio.move_on_after(wait):
                     await self._sweep_wanted.wait()
 
     async def resign(self) -> None:
@@ -194,10 +197,16 @@ class Leaders:
                 self._depose(leader)
             self.sweep()
 
-    async def _sweep(self) -> None:
-        listed = await self._around.leaderships.listed()
-        sessions = {session for session in listed.values() if session}
-        alive = {session for session in sessions if await self._around.peers.is_alive(session)}
+    async def _sweep(self) -> bool:
+        """Take over what nobody leads; False if something could not be seen or taken, and has to be tried again."""
+        try:
+            listed, complete = await self._around.leaderships.listed_where_possible()
+            sessions = {session for session in listed.values() if session}
+            alive = {session for session in sessions if await self._around.peers.is_alive(session)}
+            await self._notice_other_retentions()
+        except StoreError as error:
+            log.debug("topics without a leader cannot be looked for now: %s", error)
+            return False
         mine = self._session.record.session
         orphans = [
             path
@@ -205,16 +214,18 @@ class Leaders:
             if path not in self._leading and (session not in alive or session == mine)
         ]
         if not orphans or self._resigned:
-            return
+            return complete
         # So that nodes that notice at the same moment share the work instead of racing for all of it.
         await trio.sleep(random.uniform(0, self._jitter))
         random.shuffle(orphans)
+        failed: list[str] = []
         async with trio.open_nursery() as nursery:
             slots = trio.CapacityLimiter(_TAKEN_AT_ONCE)
             for path in orphans:
-                nursery.start_soon(self._adopt, path, slots)
+                nursery.start_soon(self._adopt, path, slots, failed)
+        return complete and not failed
 
-    async def _adopt(self, path: str, slots: trio.CapacityLimiter) -> None:
+    async def _adopt(self, path: str, slots: trio.CapacityLimiter, failed: list[str]) -> None:
         async with slots:
             try:
                 await self.lead(keys.topic_at(path))
@@ -222,20 +233,33 @@ class Leaders:
                 pass
             except StoreError as error:
                 log.info("taking over %s failed for now: %s", path, error)
+                failed.append(path)
+            except (InvalidName, ValueError):
+                log.error("the list of topics that need a leader has an entry that is none of ours: %r", path[:64])
+
+    async def _notice_other_retentions(self) -> None:
+        """Leaders who keep sealed segments for long look seldom, and not at their namespace."""
+        led = {leader.topic.namespace_name for leader in self._leading.values()}
+        for namespace in await self._around.retention.changed(led):
+            for leader in self._leading.values():
+                if leader.topic.namespace_name == namespace:
+                    leader.look_at_sealed()
 
     async def _is_another(self, leader: Leader) -> bool:
         """Whether a leader is another node's, and that node is alive."""
-        mine = self._session.record
-        # At our own address it was us, in an earlier life whose lease has not run out yet.
-        if leader.session == mine.session or leader.pulsar_url == mine.pulsar_url:
+        mine, peers = self._session.record, self._around.peers
+        if leader.session == mine.session or not await peers.is_alive(leader.session):
             return False
-        return await self._around.peers.is_alive(leader.session)
+        # At our own address it was us, in an earlier life whose lease has not run out; unless somebody prolongs that.
+        return leader.pulsar_url != mine.pulsar_url or peers.is_renewed(leader.session)
 
     async def _take(self, stored: StoredTopic, path: str) -> TopicLeader | None:
         if self._resigned or not self._session.held:
             raise Fenced("This node's session is not sure: try again, or ask another node.")
-        leader = await self._around.leaderships.take(stored, self._session.record)
-        if leader is None:
+        node = self._session.record
+        leader = await self._around.leaderships.take(stored, node)
+        if leader is None or self._session.record != node:
+            # Somebody was faster, or the session that it was taken with was lost on the way.
             return None
         found = TopicLeader(stored.name, stored.version.incarnation, leader, self._around)
         self._leading[path] = found
@@ -245,8 +269,6 @@ class Leaders:
     async def _drive(self, leader: TopicLeader) -> None:
         try:
             await leader.run()
-        except Exception:
-            log.exception("leading %s failed", leader.topic)
         finally:
             self._depose(leader)
             # Whoever came in the last moment relied on us, and the name may be another topic's by now.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from layout import records
 from metadata.records import StoredTopic
 from metadata.store import TopicStore
+from protocol.names import NamespaceName
 
 FOR_EVER = -1
 
@@ -32,6 +35,7 @@ class Retention:
     def __init__(self, store: TopicStore, *, default: float) -> None:
         self._store = store
         self._default_ms = int(default * 1000)
+        self._seen: dict[NamespaceName, bytes | None] = {}
 
     async def of(self, topic: StoredTopic) -> int:
         """In milliseconds; negative: for ever."""
@@ -45,3 +49,10 @@ class Retention:
             # Nobody can tell what was meant: what is kept can still be pruned later.
             return FOR_EVER
         return self._default_ms if chosen is None else chosen.ms
+
+    async def changed(self, namespaces: Collection[NamespaceName]) -> list[NamespaceName]:
+        """Those of these whose policies are not what they were at the last call; the others are forgotten."""
+        policies = await self._store.get_namespaces(namespaces)
+        changed = [name for name, found in policies.items() if self._seen.get(name, found) != found]
+        self._seen = policies
+        return changed

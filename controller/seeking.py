@@ -18,7 +18,8 @@ from layout.layouts import Layout
 from layout.segments import Segment
 from metadata.errors import Fenced, SubscriptionMismatch, SubscriptionMissing, TopicMissing, VersionConflict
 from metadata.lanes import Lane
-from metadata.registrations import Registrations, Subscription, SubscriptionType, TopicState
+from metadata.registrations import Registrations
+from metadata.subscriptions import Subscription, SubscriptionType, TopicState
 from protocol.names import TopicName
 
 EARLIEST: Final = 0

@@ -41,7 +41,7 @@ from metadata.lanes import Timeouts
 from metadata.leadership import Leaderships
 from metadata.node_sessions import NodeSession, forget_sessions
 from metadata.peers import Peers
-from metadata.registrations import Registrations
+from metadata.registrations import RegistrationLimits, Registrations
 from metadata.store import TopicStore, open_store
 from metadata.unwrap import unwrapped
 from protocol.names import NamespaceName, TopicName
@@ -171,6 +171,9 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             counters = Counters()
             limits = TopicLimits(settings.max_segments, settings.max_properties, settings.max_property_size)
             transitions = Transitions(store, limits, auto_create=settings.auto_create)
+            registrations = Registrations(store, RegistrationLimits(settings.max_subscriptions, settings.max_consumers))
+            leaderships = Leaderships(store)
+            segments = UnwrittenSegments()
             readback = ReadBack(
                 nursery=background,
                 read=lambda topics: store.read(feed.lane, topics),
@@ -206,7 +209,22 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             leaders = Leaders(
                 store,
                 session,
-                _around_leaders(settings, store, transitions, peers, feed),
+                Around(
+                    registrations=registrations,
+                    leaderships=leaderships,
+                    transitions=transitions,
+                    segments=segments,
+                    peers=peers,
+                    lane=lambda: feed.lane,
+                    followed_since=feed.followed_since,
+                    retention=Retention(store, default=settings.retention),
+                    settings=LeaderSettings(
+                        consumer_grace=settings.consumer_grace,
+                        handover=settings.handover,
+                        prune_interval=settings.prune_interval,
+                    ),
+                    counters=LeaderCounters(),
+                ),
                 nursery=background,
                 sweep_interval=settings.prune_interval,
                 jitter=settings.session_lease / 20,
@@ -214,7 +232,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             garbage = GarbageCollector(store, interval=_GARBAGE_INTERVAL)
             consumers = ConsumerHub(
                 nursery=background,
-                registrations=Registrations(store),
+                registrations=registrations,
                 lane=lambda: feed.lane,
                 session=session,
                 trusted=feed.trusted,
@@ -229,11 +247,11 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 AdminPorts(
                     store=store,
                     transitions=transitions,
-                    registrations=Registrations(store),
+                    registrations=registrations,
                     leaders=leaders,
-                    leaderships=Leaderships(store),
+                    leaderships=leaderships,
                     peers=peers,
-                    segments=UnwrittenSegments(),
+                    segments=segments,
                     garbage=garbage,
                     readiness=lambda: _doubts(feed),
                     metrics=lambda: page_of(sources),
@@ -281,26 +299,6 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
 
 def _http_limits(settings: Settings) -> ConnectionLimits:
     return ConnectionLimits(stall_limit=settings.stall_limit, shutdown_grace=settings.shutdown_grace)
-
-
-def _around_leaders(
-    settings: Settings, store: TopicStore, transitions: Transitions, peers: Peers, feed: ChangeFeed
-) -> Around:
-    return Around(
-        registrations=Registrations(store),
-        leaderships=Leaderships(store),
-        transitions=transitions,
-        segments=UnwrittenSegments(),
-        peers=peers,
-        lane=lambda: feed.lane,
-        retention_ms=Retention(store, default=settings.retention).of,
-        settings=LeaderSettings(
-            consumer_grace=settings.consumer_grace,
-            handover=settings.handover,
-            prune_interval=settings.prune_interval,
-        ),
-        counters=LeaderCounters(),
-    )
 
 
 def _listener(

@@ -251,6 +251,8 @@ class Settings:
         kinds.number(1, 10_000_000), "10000", LIMITS, "Watches that one connection may hold."
     )
     max_filters: int = _row(kinds.number(0, 10_000), "64", LIMITS, "Property filters of one namespace watch.")
+    max_subscriptions: int = _row(kinds.number(1, 1_000_000), "1000", LIMITS, "Subscriptions of one topic.")
+    max_consumers: int = _row(kinds.number(1, 1_000_000), "10000", LIMITS, "Registered consumers of one subscription.")
     max_message_size: int = _row(
         kinds.size("16KB", "1GB"),
         "5MB",

@@ -93,6 +93,13 @@ class SubscriptionBusy(StoreError):
     http_status = 412
 
 
+class RegistrationsFull(StoreError):
+    """A topic has as many subscriptions, or a subscription as many consumers, as there may be."""
+
+    http_status = 412
+    server_error = api.TooManyRequests
+
+
 class NamespaceExists(StoreError):
     http_status = 409
 

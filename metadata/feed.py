@@ -70,11 +70,12 @@ class FeedCounters:
 
 
 class _Bucket:
-    __slots__ = ("follower", "position")
+    __slots__ = ("follower", "position", "since")
 
     def __init__(self) -> None:
         self.follower: _Follower | None = None  # whose subscription stands, the position being known
         self.position: Position | None = None  # None: there was no log
+        self.since = float("inf")  # when it was last taken up
 
 
 class ChangeFeed:
@@ -118,6 +119,10 @@ class ChangeFeed:
     def trusted(self, bucket: int) -> bool:
         """Whether a read of this bucket tells the truth about what exists, and changes to it would be heard."""
         return bucket not in self._away and bucket not in self._foreign
+
+    def followed_since(self, bucket: int) -> float:
+        """Since when this bucket has been trusted without a break; infinite while it is not."""
+        return self._buckets[bucket].since if self.trusted(bucket) else float("inf")
 
     async def wait_whole(self) -> None:
         """Return when every bucket is followed and ours."""
@@ -270,6 +275,7 @@ class _Follower:
             state = self.feed._buckets[bucket]
             state.position = tail.position
             state.follower = self
+            state.since = trio.current_time()
             self.feed._away.discard(bucket)
             self._note_foreign(bucket, tail.foreign)
         self._declare_gap([bucket for bucket, _ in adopted], cause)

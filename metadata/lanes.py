@@ -127,6 +127,33 @@ class Lane:
         """
         return await self._gather(requests, refusals=refusals)
 
+    async def gather_available(self, requests: Sequence[Request], *, limit: float) -> list[Reply]:
+        """As `gather`, each server's part by itself: what one of them has not answered in `limit` seconds is an error.
+
+        For who can do with a part of it. Errors stand as StoreError among the replies.
+        """
+        replies: list[Reply] = [StoreUnavailable(f"A part of the store has not answered in {limit:g} s.")] * len(
+            requests
+        )
+        parts: dict[Endpoint | None, list[int]] = {}
+        for index, (slot, _) in enumerate(requests):
+            parts.setdefault(self._directory.owner(slot), []).append(index)
+
+        async def gather_part(indices: list[int]) -> None:
+            found: list[Reply]
+            with trio.move_on_after(limit):
+                try:
+                    found = await self.gather([requests[index] for index in indices], refusals=True)
+                except StoreError as error:
+                    found = [error] * len(indices)
+                for index, reply in zip(indices, found, strict=True):
+                    replies[index] = reply
+
+        async with trio.open_nursery() as nursery:
+            for indices in parts.values():
+                nursery.start_soon(gather_part, indices)
+        return replies
+
     async def _gather(self, requests: Sequence[Request], *, once: bool = False, refusals: bool = False) -> list[Reply]:
         replies: list[Reply] = [None] * len(requests)
         todo: Sequence[int] = range(len(requests))

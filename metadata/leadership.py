@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from typing import Final
 
 from metadata import keys, scripts
+from metadata.errors import StoreError, StoreUnavailable
 from metadata.node_sessions import NodeRecord
 from metadata.records import Leader, StoredTopic
 from metadata.store import TopicStore, operation_id
 
 # Topics without a leader that need one stand in the list with this instead of a session.
 NOBODY: Final = ""
+# Of a part of the store, in seconds: the rest must not wait for a server that is down.
+_LIST_LIMIT: Final = 5.0
 
 
 class Leaderships:
@@ -67,9 +69,23 @@ class Leaderships:
         )
         return bool(dropped)
 
-    async def listed(self, buckets: Sequence[int] = range(keys.BUCKETS)) -> dict[str, str]:
+    async def listed(self) -> dict[str, str]:
         """The topics that need a leader, by path, each with the session of the one it has, or `NOBODY`."""
-        replies = await self._store.bulk.gather(
-            [(keys.BUCKET_SLOTS[bucket], ("HGETALL", keys.leaders_key(bucket))) for bucket in buckets]
+        found, complete = await self.listed_where_possible()
+        if not complete:
+            raise StoreUnavailable("A part of the store does not answer: it cannot be told who leads its topics.")
+        return found
+
+    async def listed_where_possible(self) -> tuple[dict[str, str], bool]:
+        """Those in the part of the store that answers, and whether that is all of it."""
+        replies = await self._store.bulk.gather_available(
+            [(keys.BUCKET_SLOTS[bucket], ("HGETALL", keys.leaders_key(bucket))) for bucket in range(keys.BUCKETS)],
+            limit=_LIST_LIMIT,
         )
-        return {path.decode(): session.decode() for reply in replies for path, session in reply.items()}
+        found = {
+            path.decode(errors="replace"): session.decode(errors="replace")
+            for reply in replies
+            if not isinstance(reply, StoreError)
+            for path, session in reply.items()
+        }
+        return found, not any(isinstance(reply, StoreUnavailable) for reply in replies)

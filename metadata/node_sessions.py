@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import Final
 
 import msgspec
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 _MARGIN: Final = 0.1
 _RENEWALS_PER_LEASE: Final = 3
 _RELEASE_LIMIT: Final = 1.0
+# An answer that took longer says too little about the time at which it was given.
+_PROMPT: Final = 0.5
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -41,6 +44,12 @@ class NodeSession:
         self._lost = trio.Event()
         self._renewed = trio.Event()
         self._renounced = trio.Event()
+        # Until the store was asked, the clock of this machine has to do.
+        self._store_clock_ahead = time.time() - trio.current_time()
+
+    def store_ms(self) -> int:
+        """What the store's clock shows, in milliseconds since 1970: the same for all nodes, whatever theirs show."""
+        return int((trio.current_time() + self._store_clock_ahead) * 1000)
 
     async def wait_held(self) -> None:
         """Return when the lease stands."""
@@ -110,10 +119,21 @@ class NodeSession:
 
     async def _enter(self) -> None:
         """See that others find the session. At every renewal: whoever took it for dead has struck it off the list."""
+        sent_at = trio.current_time()
         try:
-            await self._store.leases.call(keys.NODES_SLOT, "HSET", keys.NODES, self.record.session, "")
+            _, (seconds, microseconds) = await self._store.leases.gather(
+                [
+                    (keys.NODES_SLOT, ("HSET", keys.NODES, self.record.session, "")),
+                    (keys.NODES_SLOT, ("TIME",)),
+                ]
+            )
         except StoreError as error:
             log.warning("the node session was not listed: %s", error)
+            return
+        now = trio.current_time()
+        if now - sent_at < _PROMPT:
+            # Answered half way between sending and hearing, more or less.
+            self._store_clock_ahead = int(seconds) + int(microseconds) / 1e6 - (sent_at + now) / 2
 
     async def _release(self) -> None:
         node = keys.node_key(self.record.session)

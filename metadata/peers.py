@@ -21,6 +21,8 @@ _LOOKS_PER_LEASE: Final = 3
 # After the moment when a lease ends: looking a little late is cheaper than looking twice.
 _DELAY: Final = 0.02
 _SHORTEST_PAUSE: Final = 0.05
+# By how much a lease must end later than it did at the last look, in intervals between looks, so as not to be noise.
+_RENEWAL: Final = 0.3
 _SESSION: Final = re.compile(rb"[0-9a-f]{16}")
 
 
@@ -43,6 +45,8 @@ class Peers:
         self._interval = lease / _LOOKS_PER_LEASE
         self._on_death = on_death
         self._alive: dict[str, NodeRecord] = {}
+        self._ends: dict[str, float] = {}  # when each lease ends, as of the last look
+        self._renewed: set[str] = set()  # those that were seen to be prolonged
         self._looked_at = float("-inf")
         self._in_touch_since = float("inf")
 
@@ -67,7 +71,16 @@ class Peers:
         if not session:
             return False
         node = keys.node_key(session)
-        return bool(await self._store.leases.call(keys.slot_of(node), "EXISTS", node))
+        value: bytes | None = await self._store.leases.call(keys.slot_of(node), "GET", node)
+        if value is None:
+            return False
+        # From now on it is missed when it is gone, also if it was never there at a look.
+        self._alive[session] = _record(session, value)
+        return True
+
+    def is_renewed(self, session: str) -> bool:
+        """Whether somebody was seen to prolong it: then it is not only what is left of a node that died."""
+        return session in self._renewed
 
     def seemed_alive(self, session: str) -> bool:
         """By the last look alone."""
@@ -85,21 +98,28 @@ class Peers:
     async def _look(self) -> float:
         """Take in who is there, tell who has gone; seconds until the next lease ends."""
         leases = self._store.leases
+        mine = self._session.record.session
         names: list[bytes] = await leases.call(keys.NODES_SLOT, "HKEYS", keys.NODES)
         listed = [name.decode() for name in names if _SESSION.fullmatch(name)]
         requests = [
             (keys.slot_of(key), (command, key)) for key in map(keys.node_key, listed) for command in ("GET", "PTTL")
         ]
-        replies = await leases.gather(requests)
+        replies = await leases.gather_available(requests, limit=self._interval)
+        now = trio.current_time()
         alive: dict[str, NodeRecord] = {}
-        soonest = self._interval
+        dead: list[str] = []
+        ends: dict[str, float] = {}
         for name, value, left in zip(listed, replies[::2], replies[1::2], strict=True):
-            if value is not None:
+            if isinstance(value, StoreError) or isinstance(left, StoreError):
+                # Nobody can tell, and who is not known to be dead is not treated so.
+                alive[name] = self._alive.get(name) or NodeRecord(name, "", "")
+            elif value is not None:
                 alive[name] = _record(name, value)
-                if name != self._session.record.session:
-                    soonest = min(soonest, left / 1000)
-        dead = [name for name in listed if name not in alive and name != self._session.record.session]
-        gone = {*dead, *(name for name in self._alive if name not in alive)} - {self._session.record.session}
+                ends[name] = now + left / 1000
+            elif name != mine:
+                dead.append(name)
+        gone = {*dead, *(name for name in self._alive if name not in alive)} - {mine}
+        self._notice_renewals(ends)
         self._alive = alive
         if not self._looks_regular():
             self._in_touch_since = trio.current_time()
@@ -110,4 +130,19 @@ class Peers:
         if dead:
             # Last: whoever is not on the list any more is not found to be dead again.
             await leases.call(keys.NODES_SLOT, "HDEL", keys.NODES, *dead)
-        return soonest
+        return min((end - now for name, end in ends.items() if name != mine), default=self._interval)
+
+    def _notice_renewals(self, ends: dict[str, float]) -> None:
+        own = self._session.record
+        for name, end in ends.items():
+            if name in self._renewed or end <= self._ends.get(name, end) + _RENEWAL * self._interval:
+                continue
+            self._renewed.add(name)
+            if name != own.session and self._alive.get(name, own).pulsar_url == own.pulsar_url:
+                log.warning(
+                    "another node, %s, advertises %s as well: give each node an address of its own with --advertise",
+                    name,
+                    own.pulsar_url,
+                )
+        self._renewed &= ends.keys()
+        self._ends = ends

@@ -1,4 +1,4 @@
-"""Subscriptions of a topic and their registered consumers: records, and the scripts that write them.
+"""Subscriptions of a topic and their registered consumers: the scripts that write them, and how they are read.
 
 Who holds a consumer's connection writes where it is attached; the leader alone writes what it is assigned. So neither
 waits for the other, and a registration is durable before anybody has decided about it.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Final, Self
+from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -19,6 +18,7 @@ from metadata.errors import (
     Fenced,
     OutcomeUnknown,
     RecordDamaged,
+    RegistrationsFull,
     StoreLost,
     SubscriptionBusy,
     SubscriptionMismatch,
@@ -30,106 +30,39 @@ from metadata.lanes import Lane
 from metadata.link import Reply
 from metadata.records import Leader, StoredTopic
 from metadata.store import TopicStore, operation_id
+from metadata.subscriptions import (
+    ASSIGNED,
+    ATTACHED,
+    Assignment,
+    Attached,
+    Attachment,
+    Consumer,
+    Settings,
+    Subscription,
+    SubscriptionType,
+    TopicState,
+    assignment_of,
+    consumer_of,
+    subscription_of,
+)
 from protocol.names import TopicName
 
 log = logging.getLogger(__name__)
 
-_ATTACHED: Final = b"c:"
-_ASSIGNED: Final = b"a:"
-
-
-class SubscriptionType(StrEnum):
-    STREAM = "STREAM"
-    QUEUE = "QUEUE"
-    # A group of readers with positions of their own: no cursor, and gone with its last member.
-    CHECKPOINT = "CHECKPOINT"
-
-    @property
-    def is_durable(self) -> bool:
-        return self is not SubscriptionType.CHECKPOINT
-
-
-class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept with a subscription beside its type."""
-
-    created_at_ms: int = msgspec.field(default=0, name="createdAtMs")
-
-
-class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """By which connection a consumer is attached. The nonce is the connection's: two never share one."""
-
-    node: str  # session of the node that holds it; empty once it is gone
-    nonce: str
-    since_ms: int = 0
-    address: str = ""
-
-    @property
-    def entry(self) -> bytes:
-        return msgspec.json.encode(self)
-
-    def detached(self) -> Self:
-        return msgspec.structs.replace(self, node="")
-
-
-class AssignedSegment(msgspec.Struct, frozen=True, array_like=True):
-    segment_id: int
-    start: int
-    end: int
-
-
-class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a consumer may consume, in the layout of this epoch; `releasing` it had, and still has to let go of."""
-
-    epoch: int
-    segments: tuple[AssignedSegment, ...] = ()
-    releasing: tuple[int, ...] = ()
-
-    @property
-    def entry(self) -> bytes:
-        return msgspec.json.encode(self)
-
-    @property
-    def segment_ids(self) -> tuple[int, ...]:
-        return tuple(segment.segment_id for segment in self.segments)
-
 
 @dataclass(frozen=True, slots=True)
-class Consumer:
-    name: str
-    attachment: Attachment
-    attachment_entry: bytes
-    assignment: Assignment | None = None
+class RegistrationLimits:
+    subscriptions: int = 1_000  # of a topic
+    consumers: int = 10_000  # of a subscription
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    name: str
-    type: SubscriptionType
-    settings: Settings = field(default_factory=Settings)
-    generation: int = 0
-    drained: frozenset[int] = frozenset()
-    consumers: Mapping[str, Consumer] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicState:
-    topic: StoredTopic
-    subscriptions: Mapping[str, Subscription]
-    damaged: frozenset[str] = frozenset()  # subscriptions whose entries cannot be read
-
-
-@dataclass(frozen=True, slots=True)
-class Attached:
-    """What registering gave: the topic's incarnation, its leader, and what the consumer had if it was known."""
-
-    incarnation: str
-    leader: Leader | None
-    assignment: Assignment | None
+_DEFAULT_LIMITS: Final = RegistrationLimits()
 
 
 class Registrations:
-    def __init__(self, store: TopicStore) -> None:
+    def __init__(self, store: TopicStore, limits: RegistrationLimits = _DEFAULT_LIMITS) -> None:
         self._store = store
+        self._limits = limits
 
     # What the node does that holds the connection.
 
@@ -182,12 +115,45 @@ class Registrations:
                         self._store.change_log_length,
                         op,
                         self._store.identity.mark,
+                        self._limits.subscriptions,
+                        self._limits.consumers,
                     ],
                 )
             except OutcomeUnknown:
                 doubtful = True
             else:
-                return _attached(topic, subscription, reply)
+                return self._attached(topic, subscription, reply)
+
+    def _attached(self, topic: TopicName, subscription: str, reply: Reply) -> Attached | None:
+        outcome, found, leader, assigned = reply
+        match outcome:
+            case b"done":
+                return Attached(
+                    found.decode(),
+                    Leader.parse(leader) if leader else None,
+                    assignment_of(assigned) if assigned else None,
+                )
+            case b"stale":
+                return None
+            case b"lost":
+                raise StoreLost("The store has lost its identity (flushed, or another data set): registrations wait.")
+            case b"mismatch":
+                raise _mismatch(subscription, found.decode())
+            case b"crowded":
+                raise self._crowded(topic)
+            case b"full":
+                raise RegistrationsFull(
+                    f"Subscription {subscription} of {topic} has {self._limits.consumers} consumers, which is the"
+                    " limit: let some leave, or raise max_consumers."
+                )
+            case _:
+                raise TopicMissing(f"Scalable topic not found: {topic}.")
+
+    def _crowded(self, topic: TopicName) -> RegistrationsFull:
+        return RegistrationsFull(
+            f"{topic} has {self._limits.subscriptions} subscriptions, which is the limit: delete some, or raise"
+            " max_subscriptions."
+        )
 
     async def detach(self, topic: TopicName, subscription: str, consumer: str, attachment: Attachment) -> bool:
         """The connection is gone; False if the consumer was attached by another one already."""
@@ -221,7 +187,7 @@ class Registrations:
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
         slot = keys.BUCKET_SLOTS[bucket]
-        fields = [f"{prefix.decode()}{name}" for name in names for prefix in (_ATTACHED, _ASSIGNED)]
+        fields = [f"{prefix.decode()}{name}" for name in names for prefix in (ATTACHED, ASSIGNED)]
         incarnation, known, found, mark = await lane.gather(
             [
                 (slot, ("HGET", keys.record_key(path), "incarnation")),
@@ -233,7 +199,7 @@ class Registrations:
         if mark != self._store.identity.mark:
             raise StoreLost("The store has lost its identity: registrations are held as they are.")
         consumers = [
-            None if attached is None else _consumer(name, attached, assigned)
+            None if attached is None else consumer_of(name, attached, assigned)
             for name, attached, assigned in zip(names, found[::2], found[1::2], strict=True)
         ]
         return incarnation.decode() if incarnation is not None and known else None, consumers
@@ -253,7 +219,7 @@ class Registrations:
         names = [name.decode(errors="replace") for name in entries]
         members = await lane.gather([(slot, ("HGETALL", keys.members_key(path, name))) for name in names])
         found = (
-            _subscription(name, entry, fields)
+            subscription_of(name, entry, fields)
             for name, entry, fields in zip(names, entries.values(), members, strict=True)
         )
         subscriptions = {subscription.name: subscription for subscription in found if subscription is not None}
@@ -304,6 +270,34 @@ class Registrations:
             raise VersionConflict(f"Subscription {subscription.name} of {topic.name} has moved on.")
         return int(generation)
 
+    async def end_group(self, topic: StoredTopic, leader: Leader, name: str) -> None:
+        """Forget a CHECKPOINT group that has no readers left."""
+        path = keys.path_of(topic.name)
+        bucket = keys.bucket_of(path)
+        outcome = await self._store.commands.script(
+            keys.BUCKET_SLOTS[bucket],
+            scripts.END_GROUP,
+            [
+                keys.record_key(path),
+                keys.subscriptions_key(path),
+                keys.members_key(path, name),
+                keys.changes_key(bucket),
+            ],
+            [
+                topic.version.incarnation,
+                leader.fence,
+                name,
+                path,
+                self._store.change_log_length,
+                operation_id(),
+            ],
+            repeatable=True,
+        )
+        if outcome == b"fenced":
+            raise Fenced(f"This node does not lead {topic.name} any more.")
+        if outcome == b"conflict":
+            raise VersionConflict(f"{name} of {topic.name} has readers again, or is another subscription by now.")
+
     # What the admin API does.
 
     async def create_subscription(self, topic: TopicName, name: str, kind: SubscriptionType, now_ms: int) -> None:
@@ -314,16 +308,31 @@ class Registrations:
             keys.BUCKET_SLOTS[bucket],
             scripts.CREATE_SUBSCRIPTION,
             [keys.record_key(path), keys.subscriptions_key(path), keys.changes_key(bucket)],
-            [name, kind, msgspec.json.encode(Settings(now_ms)), path, self._store.change_log_length, operation_id()],
+            [
+                name,
+                kind,
+                msgspec.json.encode(Settings(now_ms)),
+                path,
+                self._store.change_log_length,
+                operation_id(),
+                self._limits.subscriptions,
+            ],
             repeatable=True,
         )
+        if outcome == b"crowded":
+            raise self._crowded(topic)
         if outcome == b"missing":
             raise TopicMissing(f"Scalable topic not found: {topic}.")
         if outcome == b"mismatch":
             raise _mismatch(name, found.decode())
 
-    async def delete_subscription(self, topic: TopicName, name: str, *, force: bool = False) -> None:
-        """Forget a subscription; one with consumers only with `force`, and they lose their segments."""
+    async def delete_subscription(
+        self, topic: TopicName, name: str, *, force: bool = False, gone: Collection[str] = ()
+    ) -> None:
+        """Forget a subscription; one with connected consumers only with `force`, and they lose their segments.
+
+        `gone` are node sessions that have ended, and with them the connections that they held.
+        """
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
         outcome = await self._store.commands.script(
@@ -335,7 +344,7 @@ class Registrations:
                 keys.members_key(path, name),
                 keys.changes_key(bucket),
             ],
-            [name, "1" if force else "0", path, self._store.change_log_length, operation_id()],
+            [name, "1" if force else "0", path, self._store.change_log_length, operation_id(), *gone],
         )
         if outcome == b"missing":
             raise TopicMissing(f"Scalable topic not found: {topic}.")
@@ -347,7 +356,9 @@ class Registrations:
                 " reader: close its readers instead."
             )
         if outcome == b"busy":
-            raise SubscriptionBusy(f"Subscription {name} of {topic} has consumers: let them leave first, or use force.")
+            raise SubscriptionBusy(
+                f"Subscription {name} of {topic} has connected consumers: let them leave first, or use force."
+            )
 
     async def names(self, topic: TopicName) -> list[str]:
         """The subscriptions of a topic, none of a topic that is not there."""
@@ -357,58 +368,5 @@ class Registrations:
         return sorted(name.decode() for name in names)
 
 
-def _attached(topic: TopicName, subscription: str, reply: Reply) -> Attached | None:
-    outcome, found, leader, assigned = reply
-    if outcome == b"lost":
-        raise StoreLost("The store has lost its identity (flushed, or another data set): registrations wait.")
-    if outcome == b"stale":
-        return None
-    if outcome == b"missing":
-        raise TopicMissing(f"Scalable topic not found: {topic}.")
-    if outcome == b"mismatch":
-        raise _mismatch(subscription, found.decode())
-    return Attached(
-        found.decode(), Leader.parse(leader) if leader else None, _assignment(assigned) if assigned else None
-    )
-
-
 def _mismatch(name: str, kind: str) -> SubscriptionMismatch:
     return SubscriptionMismatch(f"Subscription {name} exists with the type {kind}: use that, or another name.")
-
-
-def _subscription(name: str, entry: bytes, fields: Mapping[bytes, bytes]) -> Subscription | None:
-    kind, _, settings = entry.partition(b" ")
-    try:
-        return Subscription(
-            name,
-            SubscriptionType(kind.decode()),
-            msgspec.json.decode(settings, type=Settings),
-            int(fields.get(b"generation", b"0")),
-            frozenset(msgspec.json.decode(fields.get(b"drained", b"[]"), type=list[int])),
-            {
-                consumer.name: consumer
-                for key, attached in fields.items()
-                if key.startswith(_ATTACHED)
-                and (consumer := _consumer(key[2:].decode(), attached, fields.get(_ASSIGNED + key[2:])))
-            },
-        )
-    except (ValueError, msgspec.DecodeError) as error:
-        log.error("subscription %s has an entry that cannot be read: %s", name, error)
-        return None
-
-
-def _consumer(name: str, attached: bytes, assigned: Reply) -> Consumer:
-    try:
-        attachment = msgspec.json.decode(attached, type=Attachment)
-    except msgspec.DecodeError:
-        # Nobody's, so that its grace ends one day.
-        attachment = Attachment("", "")
-    return Consumer(name, attachment, attached, _assignment(assigned) if assigned else None)
-
-
-def _assignment(entry: bytes) -> Assignment | None:
-    try:
-        return msgspec.json.decode(entry, type=Assignment)
-    except msgspec.DecodeError as error:
-        log.error("an assignment cannot be read and is made anew: %s", error)
-        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -268,6 +268,14 @@ class TopicStore:
         """The namespace's policies as JSON, None where it does not exist."""
         value: bytes | None = await self.commands.call(keys.NAMESPACES_SLOT, "HGET", keys.NAMESPACES, str(namespace))
         return None if value is None else value[17:]
+
+    async def get_namespaces(self, namespaces: Collection[NamespaceName]) -> dict[NamespaceName, bytes | None]:
+        """The policies of each of them, None where it does not exist."""
+        if not namespaces:
+            return {}
+        names = list(namespaces)
+        values = await self.commands.call(keys.NAMESPACES_SLOT, "HMGET", keys.NAMESPACES, *map(str, names))
+        return {name: None if value is None else value[17:] for name, value in zip(names, values, strict=True)}
 
     async def replace_namespace(self, namespace: NamespaceName, expected: bytes, policies: bytes) -> None:
         """Write the policies of a namespace if they are still the expected ones."""

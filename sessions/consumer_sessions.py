@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
 from typing import Final
 
-from metadata.registrations import AssignedSegment, Attachment, SubscriptionType
+from metadata.subscriptions import AssignedSegment, Attachment, SubscriptionType
 from protocol.names import SegmentName, TopicName
 from protocol.wire import pulsar_api_pb2 as api
 from sessions.outbox import Outbox
@@ -50,6 +49,7 @@ class ConsumerSession:
         request: api.CommandScalableTopicSubscribe,
         topic: TopicName,
         address: str,
+        since_ms: int,
     ) -> None:
         self.outbox = outbox
         self.registry = registry
@@ -61,7 +61,7 @@ class ConsumerSession:
         self.kind = SubscriptionType(api.ScalableConsumerType.Name(request.consumer_type))
         self.address = address
         self.nonce = os.urandom(8).hex()
-        self.since_ms = time.time_ns() // 1_000_000
+        self.since_ms = since_ms  # by the store's clock: of two connections the later one has the consumer
         self.tried_as = ""  # the node session under which it may be attached
         self.attached_as = ""  # and the one under which it surely was
         self.attached_at = 0.0

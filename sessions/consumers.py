@@ -16,15 +16,12 @@ from typing import Final
 import trio
 
 from metadata import keys
-from metadata.errors import StoreError, SubscriptionMismatch, TopicMissing
+from metadata.errors import RegistrationsFull, StoreError, SubscriptionMismatch, TopicMissing
 from metadata.lanes import Lane
 from metadata.node_sessions import NodeSession
 from metadata.records import Leader
-from metadata.registrations import (
-    Assignment,
-    Consumer,
-    Registrations,
-)
+from metadata.registrations import Registrations
+from metadata.subscriptions import Assignment, Consumer
 from protocol import replies
 from protocol.framing import encode
 from protocol.names import TopicName
@@ -93,7 +90,8 @@ class ConsumerHub:
     ) -> None:
         """Register a consumer under its id, in place of one with the same; the answer goes to the outbox."""
         self.drop(registry, request.consumer_id)
-        session = registry[request.consumer_id] = ConsumerSession(outbox, registry, request, topic, address)
+        since_ms = self._session.store_ms()
+        session = registry[request.consumer_id] = ConsumerSession(outbox, registry, request, topic, address, since_ms)
         path = keys.path_of(topic)
         self._groups.setdefault((path, session.subscription), {})[session] = None
         self._by_path.setdefault(path, set()).add(session.subscription)
@@ -110,6 +108,10 @@ class ConsumerHub:
             return
         session.leaving = True
         self._forget(session)
+        if session.told is None:
+            self.counters.refused += 1
+            message = f"Consumer {session.name} left before it was assigned anything."
+            outbox.reply(encode(replies.subscribe_refused(session.request_id, api.ConsumerNotFound, message)))
         self._nursery.start_soon(self._leave, session, request_id)
 
     def drop(self, registry: dict[int, ConsumerSession], consumer_id: int) -> None:
@@ -195,7 +197,7 @@ class ConsumerHub:
             try:
                 await self._try_attach(session, op, doubtful=said)
                 return
-            except (TopicMissing, SubscriptionMismatch) as refusal:
+            except (TopicMissing, SubscriptionMismatch, RegistrationsFull) as refusal:
                 self._refuse(session, refusal.server_error, str(refusal))
                 return
             except StoreError as error:
@@ -362,11 +364,8 @@ class ConsumerHub:
         session.outbox.reply(encode(last_word))
 
     def _supersede(self, session: ConsumerSession) -> None:
-        """Another connection has the consumer now. Who was told something keeps it; its client left it by itself."""
-        if session.told is None:
-            self._refuse(session, api.ConsumerBusy, f"Consumer {session.name} was registered by another connection.")
-        else:
-            self._end(session)
+        """Another connection has the consumer now. If two clients use one name, this one has to stop."""
+        self._refuse(session, api.ConsumerBusy, f"Consumer {session.name} was registered by another connection.")
 
     # Forgetting.
 

@@ -13,7 +13,8 @@ import trio
 from metadata import keys
 from metadata.errors import StoreError
 from metadata.node_sessions import NodeSession
-from metadata.registrations import Attachment, Registrations
+from metadata.registrations import Registrations
+from metadata.subscriptions import Attachment
 from protocol.names import TopicName
 
 log = logging.getLogger(__name__)

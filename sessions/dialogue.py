@@ -90,6 +90,9 @@ class ConsumerRegistry(Protocol[C]):
     def unsubscribe(self, outbox: Outbox, registry: dict[int, C], request_id: int, consumer_id: int) -> None:
         """A consumer leaves for good; unknown ids are fine."""
 
+    def drop(self, registry: dict[int, C], consumer_id: int) -> None:
+        """Forget a consumer's connection; unknown ids are fine."""
+
     def drop_all(self, registry: dict[int, C]) -> None:
         """The connection is gone."""
 
@@ -314,6 +317,8 @@ class Dialogue(Generic[W, N, C]):
             _check_name("consumer", request.consumer_name)
             self._check_room(request.consumer_id in registry)
         except ProtocolError as error:
+            # As with watches: the client takes it for the end of whatever it had under this id.
+            self._hubs.consumers.drop(registry, request.consumer_id)
             self._refuse(command, error)
             return
         self._hubs.consumers.subscribe(self._outbox, registry, request, topic.canonical, self._address)

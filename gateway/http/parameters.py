@@ -14,7 +14,7 @@ from litestar import Request
 from controller.transitions import PreconditionFailed
 from gateway.http.refusals import BadRequest, InvalidParameter
 from metadata.records import Version
-from metadata.registrations import SubscriptionType
+from metadata.subscriptions import SubscriptionType
 from protocol.names import MAX_LOCAL_NAME_BYTES
 
 AnyRequest = Request[Any, Any, Any]

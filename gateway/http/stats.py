@@ -28,7 +28,7 @@ from layout import records
 from layout.layouts import Layout
 from layout.segments import Segment
 from metadata.records import Leader
-from metadata.registrations import Consumer, Subscription, TopicState
+from metadata.subscriptions import Consumer, Subscription, TopicState
 from protocol.names import SegmentName, TopicName
 
 

@@ -15,7 +15,7 @@ from gateway.http.parameters import AnyRequest, moment, subscription_type, switc
 from gateway.http.path_names import OF_SUBSCRIPTION, OF_TOPIC, TOPIC, SubscriptionInPath, TopicInPath
 from gateway.http.ports import Ports
 from gateway.http.schemas import SubscriptionInfo
-from gateway.http.topics import topic_state
+from gateway.http.topics import connected, holders, topic_state
 
 SUBSCRIPTIONS: Final = f"{TOPIC}/subscriptions"
 SUBSCRIPTION: Final = f"{SUBSCRIPTIONS}/{{subscription:str}}"
@@ -62,8 +62,15 @@ class SubscriptionRoutes(Controller):
     async def delete_subscription(
         self, ports: Ports, request: AnyRequest, name: TopicInPath, subscription_name: SubscriptionInPath
     ) -> None:
-        """A CHECKPOINT group is refused while it has readers, since they would come back; it ends with the last."""
-        await ports.registrations.delete_subscription(name, subscription_name, force=switch(request, "force"))
+        """Consumers that have lost their connection do not hold it up.
+
+        A CHECKPOINT group is refused while readers are connected, who would only come back; it ends with the last.
+        """
+        state = await topic_state(ports, name)
+        gone = holders(state) - await connected(ports, state)
+        await ports.registrations.delete_subscription(
+            name, subscription_name, force=switch(request, "force"), gone=gone
+        )
 
     @post(
         f"{SUBSCRIPTION}/seek",

@@ -37,8 +37,8 @@ from gateway.http.schemas import ScalableTopicMetadata
 from layout.errors import InvalidRecord
 from metadata.errors import TopicMissing
 from metadata.records import StoredTopic
-from metadata.registrations import TopicState
 from metadata.store import TopicStore
+from metadata.subscriptions import TopicState
 from protocol.names import TOPIC as SCHEME
 from protocol.names import NamespaceName, TopicName
 
@@ -189,8 +189,13 @@ class TopicRoutes(Controller):
 
 async def connected(ports: AdminPorts, state: TopicState) -> set[str]:
     """The sessions of the living nodes that hold connections of a topic's consumers."""
-    holders = {c.attachment.node for s in state.subscriptions.values() for c in s.consumers.values()}
-    return {session for session in holders if await ports.peers.is_alive(session)}
+    return {session for session in holders(state) if await ports.peers.is_alive(session)}
+
+
+def holders(state: TopicState) -> set[str]:
+    """The sessions of the nodes that hold connections of a topic's consumers, or did until they died."""
+    attachments = (c.attachment for s in state.subscriptions.values() for c in s.consumers.values())
+    return {attachment.node for attachment in attachments if attachment.node}
 
 
 async def topic_state(ports: AdminPorts, name: TopicName) -> TopicState:

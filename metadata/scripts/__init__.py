@@ -46,6 +46,7 @@ DROP_LEAD = _load("drop_lead")
 ATTACH_CONSUMER = _load("attach_consumer")
 DETACH_CONSUMER = _load("detach_consumer")
 ASSIGN = _load("assign")
+END_GROUP = _load("end_group")
 CREATE_SUBSCRIPTION = _load("create_subscription")
 DELETE_SUBSCRIPTION = _load("delete_subscription")
 COLLECT_GARBAGE = _load("collect_garbage")
@@ -63,6 +64,7 @@ ALL = (
     ATTACH_CONSUMER,
     DETACH_CONSUMER,
     ASSIGN,
+    END_GROUP,
     CREATE_SUBSCRIPTION,
     DELETE_SUBSCRIPTION,
     COLLECT_GARBAGE,

@@ -2,9 +2,10 @@
 -- Registers a consumer, or a further connection of one that is known by its name, and its subscription with it.
 -- KEYS: record, subscriptions, members, leaders, changes, mark
 -- ARGV: incarnation ('' for whichever it is), subscription, type, settings, consumer, attachment, the one that it
---   replaces, by its nonce ('' for whichever it is), path, log length, op, store id
+--   replaces, by its nonce ('' for whichever it is), path, log length, op, store id, most subscriptions, most consumers
 -- Returns {outcome, incarnation, leader, assignment}; outcome is done, missing, mismatch (then with the type instead),
--- stale (another connection has the consumer) or lost (the mark is not that of our store).
+-- stale (another connection has the consumer), lost (the mark is not that of our store), crowded (no more subscriptions)
+-- or full (no more consumers).
 if redis.call('GET', KEYS[6]) ~= ARGV[11] then return {'lost', '', '', ''} end
 local current = redis.call('HMGET', KEYS[1], 'incarnation', 'leader')
 if not current[1] then return {'missing', '', '', ''} end
@@ -13,11 +14,20 @@ local known = redis.call('HGET', KEYS[2], ARGV[2])
 if known then
   local type = string.match(known, '^%u+')
   if type ~= ARGV[3] then return {'mismatch', type or '', '', ''} end
+elseif redis.call('HLEN', KEYS[2]) >= tonumber(ARGV[12]) then
+  return {'crowded', '', '', ''}
 end
 redis.call('HLEN', KEYS[4])
 redis.call('XLEN', KEYS[5])
 local held = redis.call('HMGET', KEYS[3], 'a:' .. ARGV[5], 'c:' .. ARGV[5])
 if ARGV[7] ~= '' and held[2] and not string.find(held[2], ARGV[7], 1, true) then return {'stale', '', '', ''} end
+if not held[2] and redis.call('HLEN', KEYS[3]) >= tonumber(ARGV[13]) then
+  local consumers = 0
+  for _, field in ipairs(redis.call('HKEYS', KEYS[3])) do
+    if string.sub(field, 1, 2) == 'c:' then consumers = consumers + 1 end
+  end
+  if consumers >= tonumber(ARGV[13]) then return {'full', '', '', ''} end
+end
 
 if not known then redis.call('HSET', KEYS[2], ARGV[2], ARGV[3] .. ' ' .. ARGV[4]) end
 redis.call('HSET', KEYS[3], 'c:' .. ARGV[5], ARGV[6])

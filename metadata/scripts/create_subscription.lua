@@ -1,7 +1,7 @@
 #!lua
 -- Records a subscription. KEYS: record, subscriptions, changes
--- ARGV: subscription, type, settings, path, log length, op
--- Returns {outcome, type}; outcome is done, missing (the topic) or mismatch.
+-- ARGV: subscription, type, settings, path, log length, op, most subscriptions
+-- Returns {outcome, type}; outcome is done, missing (the topic), mismatch or crowded (no more subscriptions).
 local incarnation = redis.call('HGET', KEYS[1], 'incarnation')
 if not incarnation then return {'missing', ''} end
 local known = redis.call('HGET', KEYS[2], ARGV[1])
@@ -9,6 +9,7 @@ if known then
   local type = string.match(known, '^%u+') or ''
   return {type == ARGV[2] and 'done' or 'mismatch', type}
 end
+if redis.call('HLEN', KEYS[2]) >= tonumber(ARGV[7]) then return {'crowded', ''} end
 redis.call('XLEN', KEYS[3])
 
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[2] .. ' ' .. ARGV[3])

@@ -10,7 +10,8 @@ from controller.leader import TopicLeader
 from gateway.node import Node
 from metadata import keys
 from metadata.records import Leader
-from metadata.registrations import Registrations, Subscription
+from metadata.registrations import Registrations
+from metadata.subscriptions import Subscription
 from protocol.names import TopicName
 from tests.support.consumers import LIMIT
 from tests.support.nodes import running_node, transitions_of

@@ -20,7 +20,8 @@ from layout.layouts import Layout
 from layout.segments import Segment
 from metadata import keys
 from metadata.records import StoredTopic
-from metadata.registrations import Assignment, Attachment, Registrations, Subscription, SubscriptionType, TopicState
+from metadata.registrations import Registrations
+from metadata.subscriptions import Assignment, Attachment, Subscription, SubscriptionType, TopicState
 from protocol.names import TopicName
 from tests.support.consumers import LIMIT
 from tests.support.nodes import running_node, transitions_of

@@ -14,7 +14,7 @@ from controller import deciding
 from controller.segment_port import Claim
 from layout.assignment import assignable
 from layout.layouts import Layout
-from metadata.registrations import AssignedSegment, Assignment, Attachment, Consumer
+from metadata.subscriptions import AssignedSegment, Assignment, Attachment, Consumer
 
 NOW = 1_000
 

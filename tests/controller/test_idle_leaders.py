@@ -9,7 +9,8 @@ from metadata import keys
 from metadata.errors import TopicMissing
 from metadata.leadership import Leaderships
 from metadata.records import Leader, StoredTopic
-from metadata.registrations import Attachment, Registrations, SubscriptionType
+from metadata.registrations import Registrations
+from metadata.subscriptions import Attachment, SubscriptionType
 from protocol.names import TopicName
 from tests.controller.leading_nodes import (
     LONG,

@@ -14,8 +14,9 @@ from metadata import keys
 from metadata.errors import StoreUnavailable, SubscriptionMissing
 from metadata.leadership import Leaderships
 from metadata.node_sessions import NodeRecord
-from metadata.registrations import Attachment, Registrations
-from tests.controller.staged_leaders import PATH, QUEUE, SETTINGS, STREAM, TOPIC, ScriptedSegments, Stage, stage
+from metadata.registrations import Registrations
+from metadata.subscriptions import Attachment
+from tests.controller.staged_leaders import PATH, SETTINGS, STREAM, TOPIC, ScriptedSegments, Stage, stage
 from tests.support.consumers import LIMIT
 from tests.support.nodes import running_node, transitions_of
 from tests.support.processes import ValkeyProcess
@@ -115,23 +116,6 @@ async def test_segments_that_cannot_be_asked_delay_the_leader_and_nothing_else(v
         s.segments.drain(0)
         await s.until_owned(1, 2)
         assert not s.segments.failures
-
-
-async def test_a_topic_whose_record_is_damaged_is_let_go_and_led_again_once_it_is_mended(
-    valkey: ValkeyProcess,
-) -> None:
-    async with stage(valkey, prune_interval=0.5) as s:
-        await s.join("a")
-        await s.until_owned(0, 1, 2, 3)
-        record = keys.record_key(PATH)
-        value: Any = valkey.client().hget(record, "value")
-        valkey.client().hset(record, "value", "no JSON")
-        await s.registrations.create_subscription(TOPIC, "other", QUEUE, 0)  # wakes it
-        await eventually(lambda: not s.node.leaders.leads(TOPIC), within=LIMIT)
-        valkey.client().hset(record, "value", value)
-        await s.join("b")
-        await s.until_owned(0, 1, 2, 3)
-        assert {len(ids) for ids in (await s.owners()).values()} == {2}
 
 
 async def test_a_damaged_entry_of_one_subscription_is_nothing_to_the_others(valkey: ValkeyProcess) -> None:

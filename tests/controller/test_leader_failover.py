@@ -12,7 +12,8 @@ import trio
 from metadata import keys
 from metadata.leadership import Leaderships
 from metadata.node_sessions import NodeRecord
-from metadata.registrations import Attachment, Registrations, SubscriptionType
+from metadata.registrations import Registrations
+from metadata.subscriptions import Attachment, SubscriptionType
 from protocol.names import TopicName
 from tests.controller.leading_nodes import (
     PATH,

@@ -15,8 +15,9 @@ from metadata import keys
 from metadata.errors import Fenced, TopicMissing
 from metadata.leadership import Leaderships
 from metadata.records import Leader, StoredTopic
-from metadata.registrations import Registrations, SubscriptionType
+from metadata.registrations import Registrations
 from metadata.store import open_store
+from metadata.subscriptions import SubscriptionType
 from protocol.names import TopicName
 from tests.controller.leading_nodes import (
     PATH,

@@ -154,16 +154,16 @@ async def until_about_to_prune(s: Stage) -> trio.Event:
     """A parent is drained, and the leader has begun to look for what can go; the event lets it go on."""
     await s.join("a")
     begun, go_on = trio.Event(), trio.Event()
-    around = s.node.leaders._around
-    original = around.retention_ms
+    retention = s.node.leaders._around.retention
+    original = retention.of
 
-    async def retention_ms(topic: StoredTopic) -> int:
+    async def of(topic: StoredTopic) -> int:
         kept = await original(topic)
         begun.set()
         await go_on.wait()
         return kept
 
-    object.__setattr__(around, "retention_ms", retention_ms)
+    retention.of = of  # type: ignore[method-assign]
     await s.split(0)
     s.segments.drain(0)
     with trio.fail_after(LIMIT):

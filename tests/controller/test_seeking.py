@@ -22,8 +22,9 @@ from metadata.leadership import Leaderships
 from metadata.node_sessions import NodeRecord, NodeSession
 from metadata.peers import Peers
 from metadata.records import StoredTopic
-from metadata.registrations import Attachment, Registrations, Subscription, SubscriptionType
+from metadata.registrations import Registrations
 from metadata.store import TopicStore, open_store
+from metadata.subscriptions import Attachment, Subscription, SubscriptionType
 from protocol.names import TopicName
 from tests.support.processes import ValkeyProcess
 
@@ -138,7 +139,8 @@ async def staged(url: str) -> AsyncIterator[Scene]:
             segments=cursors,
             peers=Peers(store, session, lease=10, on_death=lambda _: None),
             lane=lambda: store.commands,
-            retention_ms=Retention(store, default=3600).of,
+            followed_since=lambda _: float("-inf"),
+            retention=Retention(store, default=3600),
             settings=LeaderSettings(),
             counters=LeaderCounters(),
         )

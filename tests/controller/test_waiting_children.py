@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from layout.segments import Segment
-from metadata.registrations import SubscriptionType
+from metadata.subscriptions import SubscriptionType
 from protocol.names import TopicName
 from tests.controller.staged_leaders import SETTINGS, TOPIC, ScriptedSegments, Stage, all_open, stage, until_steady
 from tests.support.consumers import LIMIT, registering, stays, until_shared

@@ -30,7 +30,7 @@ from layout.layouts import Layout
 from metadata import keys
 from metadata.embedded import die_with_parent
 from metadata.records import Leader
-from metadata.registrations import Assignment, Attachment
+from metadata.subscriptions import Assignment, Attachment
 from protocol.names import TopicName
 from tests.e2e.peers import Update, full, greeted, next_update, watch
 from tests.e2e.vela_process import SCALABLE, START_LIMIT, STOP_LIMIT, Outcome, VelaServer, environment

@@ -12,17 +12,17 @@ from metadata import keys
 from metadata.leadership import Leaderships
 from metadata.node_sessions import NodeRecord
 from metadata.records import Leader, StoredTopic
-from metadata.registrations import (
+from metadata.registrations import Registrations
+from metadata.store import TopicStore, open_store
+from metadata.subscriptions import (
     AssignedSegment,
     Assignment,
     Attachment,
     Consumer,
-    Registrations,
     Subscription,
     SubscriptionType,
     TopicState,
 )
-from metadata.store import TopicStore, open_store
 from protocol.names import TopicName
 
 TOPIC = TopicName.scalable("public", "default", "orders")
@@ -97,12 +97,13 @@ class Bench:
         evicted: Iterable[Consumer] = (),
         drained: Iterable[int] | None = None,
         seen: TopicState | None = None,
+        subscription: str = "s",
     ) -> int:
         state = seen or await self.state()
         return await self.registrations.assign(
             state.topic,
             leader,
-            state.subscriptions["s"],
+            state.subscriptions[subscription],
             assignments,
             evicted=list(evicted),
             drained=None if drained is None else list(drained),

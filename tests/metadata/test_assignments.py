@@ -11,8 +11,9 @@ import trio
 
 from metadata.errors import Fenced, SubscriptionMissing, VersionConflict
 from metadata.records import Leader
-from metadata.registrations import Registrations, Subscription, TopicState
+from metadata.registrations import Registrations
 from metadata.store import open_store
+from metadata.subscriptions import Subscription, TopicState
 from tests.metadata.registration_bench import STREAM, TOPIC, bench, by, given, members
 from tests.support.processes import ValkeyProcess
 from tests.support.proxy import FaultProxy

@@ -18,8 +18,9 @@ from metadata.errors import Fenced
 from metadata.leadership import NOBODY, Leaderships
 from metadata.node_sessions import NodeRecord
 from metadata.records import Leader, StoredTopic
-from metadata.registrations import Attachment, Registrations, SubscriptionType
+from metadata.registrations import Registrations
 from metadata.store import TopicStore, open_store
+from metadata.subscriptions import Attachment, SubscriptionType
 from protocol.names import TopicName
 from tests.support.processes import ValkeyProcess
 from tests.support.proxy import FaultProxy

@@ -1,6 +1,9 @@
 """A node's lease: held while it is renewed, given back at the end, never taken up again once it ran out."""
 
+import time
+
 import msgspec
+import pytest
 import trio
 import trio.testing
 
@@ -91,4 +94,17 @@ async def test_a_session_that_is_renounced_ends_at_once_and_is_followed_by_anoth
         assert session.record.session != first
         assert topology.client_for(keys.node_key(first)).exists(keys.node_key(first)) == 0
         assert topology.client_for(keys.NODES).hkeys(keys.NODES) == [session.record.session.encode()]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_node_tells_the_time_of_the_store_and_not_its_own(
+    topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.time
+    monkeypatch.setattr("time.time", lambda: real() + 86_400)
+    async with open_store(topology.url) as store, trio.open_nursery() as nursery:
+        session = session_on(store, lease=5)
+        assert abs(session.store_ms() / 1000 - real()) > 86_000, "nobody was asked yet"
+        nursery.start_soon(session.run)
+        await eventually(lambda: abs(session.store_ms() / 1000 - real()) < 1)
         nursery.cancel_scope.cancel()

@@ -10,6 +10,7 @@ import trio
 from metadata import keys
 from metadata.errors import (
     Fenced,
+    RegistrationsFull,
     StoreFull,
     StoreLost,
     SubscriptionBusy,
@@ -19,8 +20,9 @@ from metadata.errors import (
     VersionConflict,
 )
 from metadata.leadership import Leaderships
-from metadata.registrations import Registrations, SubscriptionType
+from metadata.registrations import RegistrationLimits, Registrations
 from metadata.store import open_store
+from metadata.subscriptions import SubscriptionType
 from tests.metadata.registration_bench import CHECKPOINT, EXOTIC, NODE, QUEUE, STREAM, TOPIC, bench, by, given, members
 from tests.support.processes import ValkeyProcess
 from tests.support.topology import Topology
@@ -177,21 +179,29 @@ async def test_many_consumers_that_attach_at_once_are_all_there(topology: Topolo
 # Subscriptions.
 
 
-async def test_a_subscription_with_consumers_is_deleted_with_force_only(topology: Topology) -> None:
+async def test_a_subscription_with_connected_consumers_is_deleted_with_force_only(topology: Topology) -> None:
     async with bench(topology.url) as b:
-        attachment = await b.attach("c")
+        await b.attach("c")
         with pytest.raises(SubscriptionBusy):
             await b.registrations.delete_subscription(TOPIC, "s")
-        # One that has lost its connection may still come back.
-        await b.registrations.detach(TOPIC, "s", "c", attachment)
         with pytest.raises(SubscriptionBusy):
-            await b.registrations.delete_subscription(TOPIC, "s")
+            await b.registrations.delete_subscription(TOPIC, "s", gone=["e" * 16])
         assert set((await b.subscription()).consumers) == {"c"}
         await b.registrations.delete_subscription(TOPIC, "s", force=True)
         assert (await b.state()).subscriptions == {}
         assert not topology.client_for(members()).exists(members())
         with pytest.raises(SubscriptionMissing):
             await b.registrations.delete_subscription(TOPIC, "s", force=True)
+
+
+@pytest.mark.parametrize("way", ["detached", "its node is gone"])
+async def test_a_consumer_without_a_connection_does_not_hold_up_the_deletion(valkey: ValkeyProcess, way: str) -> None:
+    async with bench(valkey.url) as b:
+        attachment = await b.attach("c")
+        if way == "detached":
+            await b.registrations.detach(TOPIC, "s", "c", attachment)
+        await b.registrations.delete_subscription(TOPIC, "s", gone=[attachment.node])
+        assert (await b.state()).subscriptions == {}
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -202,9 +212,48 @@ async def test_a_group_with_readers_is_not_deleted_since_they_would_bring_it_bac
         await b.registrations.attach(TOPIC, "g", CHECKPOINT, "r", by("1"))
         with pytest.raises(SubscriptionMismatch, match="close its readers"):
             await b.registrations.delete_subscription(TOPIC, "g", force=force)
-        await b.registrations.leave(TOPIC, "g", "r", by("1"))
+        await b.registrations.detach(TOPIC, "g", "r", by("1"))
         await b.registrations.delete_subscription(TOPIC, "g", force=force)
         assert (await b.state()).subscriptions == {}
+
+
+async def test_only_the_leader_ends_a_group_and_only_one_without_readers(topology: Topology) -> None:
+    """W2: who was deposed meanwhile deletes nothing."""
+    async with bench(topology.url) as b:
+        await b.registrations.attach(TOPIC, "g", CHECKPOINT, "r", by("1"))
+        leader, topic = await b.lead(), await b.topic()
+        with pytest.raises(VersionConflict):
+            await b.registrations.end_group(topic, leader, "g")
+        await b.registrations.leave(TOPIC, "g", "r", by("1"))
+        await b.registrations.end_group(topic, leader, "g")
+        assert (await b.state()).subscriptions == {}
+        await b.registrations.end_group(topic, leader, "g")
+        await b.registrations.create_subscription(TOPIC, "g", STREAM, 0)
+        with pytest.raises(VersionConflict):
+            await b.registrations.end_group(topic, leader, "g")
+        await b.lead()
+        with pytest.raises(Fenced):
+            await b.registrations.end_group(topic, leader, "g")
+        assert set((await b.state()).subscriptions) == {"g"}
+
+
+async def test_subscriptions_and_consumers_are_bounded(topology: Topology) -> None:
+    async with bench(topology.url) as b:
+        small = Registrations(b.store, RegistrationLimits(subscriptions=2, consumers=3))
+        await small.create_subscription(TOPIC, "a", QUEUE, 0)
+        for name in ("x", "y", "z"):
+            await small.attach(TOPIC, "b", STREAM, name, by(name))
+        with pytest.raises(RegistrationsFull, match="max_subscriptions"):
+            await small.create_subscription(TOPIC, "c", QUEUE, 0)
+        with pytest.raises(RegistrationsFull, match="max_subscriptions"):
+            await small.attach(TOPIC, "c", STREAM, "x", by("1"))
+        await small.create_subscription(TOPIC, "a", QUEUE, 0)
+        await b.assign(await b.lead(), {name: given(0) for name in ("x", "y", "z")}, subscription="b")
+        with pytest.raises(RegistrationsFull, match="max_consumers"):
+            await small.attach(TOPIC, "b", STREAM, "w", by("1"))
+        assert await small.attach(TOPIC, "b", STREAM, "x", by("again")), "whoever is known comes back"
+        await small.leave(TOPIC, "b", "y", by("y"))
+        await small.attach(TOPIC, "b", STREAM, "w", by("1"))
 
 
 async def test_a_subscription_whose_consumers_all_left_is_kept_until_it_is_deleted(topology: Topology) -> None:

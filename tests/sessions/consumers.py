@@ -8,7 +8,8 @@ from typing import Any
 
 from controller.leader import LeaderCounters
 from gateway.node import Node
-from metadata.registrations import Consumer, Registrations, Subscription
+from metadata.registrations import Registrations
+from metadata.subscriptions import Consumer, Subscription
 from protocol.names import TopicName
 from tests.support.consumers import LIMIT, ConsumerConnection, RegisteredConsumer, registering, until_shared
 from tests.support.nodes import running_node, transitions_of

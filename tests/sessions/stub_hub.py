@@ -120,6 +120,10 @@ class StubConsumers:
         registry.pop(consumer_id, None)
         self.left.append(consumer_id)
 
+    def drop(self, registry: dict[int, str], consumer_id: int) -> None:
+        if consumer_id in registry:
+            self.dropped.append(registry.pop(consumer_id))
+
     def drop_all(self, registry: dict[int, str]) -> None:
-        self.dropped += registry.values()
-        registry.clear()
+        for consumer_id in list(registry):
+            self.drop(registry, consumer_id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import trio
 
@@ -79,12 +81,51 @@ async def test_a_connection_takes_its_own_consumer_over_under_another_id(valkey:
     async with serving(valkey.url) as node, registering(node.pulsar_url) as client:
         old = await client.subscribed(TOPIC, "s", "c")
         new = await client.subscribed(TOPIC, "s", "c")
-        assert new.ids == old.ids
-        before = len(old.events)
+        assert new.ids == {0, 1, 2, 3}
+        await eventually(lambda: old.history == [{0, 1, 2, 3}, set()], within=LIMIT)
         await transitions_of(node).split(TOPIC, 0)
         await until_shared([new], [1, 2, 3, 4, 5])
         await client.round_trip()
-        assert len(old.events) == before
+        assert old.history == [{0, 1, 2, 3}, set()]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+async def test_of_two_clients_with_one_name_the_earlier_is_told_that_it_has_nothing(
+    valkey: ValkeyProcess, apart: bool
+) -> None:
+    """W21: no two of them work on the same segments."""
+    async with (
+        serving(valkey.url) as node,
+        running_node(valkey.url, consumer_grace=LONG, prune_interval=LONG) as other,
+        registering(node.pulsar_url) as earlier,
+        registering((other if apart else node).pulsar_url) as later,
+    ):
+        first = await earlier.subscribed(TOPIC, "s", "c")
+        second = await later.subscribed(TOPIC, "s", "c")
+        await eventually(lambda: not first.ids, within=LIMIT)
+        assert second.ids == {0, 1, 2, 3}
+        await transitions_of(node).split(TOPIC, 0)
+        await until_shared([second], [1, 2, 3, 4, 5])
+        assert first.history == [{0, 1, 2, 3}, set()]
+
+
+async def test_the_later_connection_has_the_consumer_whatever_the_clock_of_its_node_shows(
+    valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W21"""
+    async with serving(valkey.url) as node, registering(node.pulsar_url) as half_open:
+        old = await half_open.subscribed(TOPIC, "s", "c")
+        real = time.time
+        monkeypatch.setattr("time.time", lambda: real() - 3_600)
+        async with (
+            running_node(valkey.url, consumer_grace=LONG, prune_interval=LONG) as behind,
+            registering(behind.pulsar_url) as client,
+        ):
+            new = await client.subscribed(TOPIC, "s", "c")
+            await eventually(lambda: not old.ids, within=LIMIT)
+            assert (await stored_consumer(node, "c")).attachment.node == behind.session.record.session
+            await transitions_of(node).split(TOPIC, 0)
+            await until_shared([new], [1, 2, 3, 4, 5])
 
 
 @pytest.mark.parametrize("round_number", range(5))

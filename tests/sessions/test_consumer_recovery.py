@@ -8,7 +8,8 @@ import pytest
 import trio
 
 from metadata import keys, scripts
-from metadata.registrations import Attached, Registrations
+from metadata.registrations import Registrations
+from metadata.subscriptions import Attached
 from tests.sessions.consumers import (
     LONG,
     TOPIC,

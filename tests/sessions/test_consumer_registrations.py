@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.registrations import Registrations, SubscriptionType
+from metadata.registrations import Registrations
+from metadata.subscriptions import SubscriptionType
 from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
-from tests.sessions.consumers import LONG, TOPIC, near_and_far, serving, stored, until_gone
-from tests.support.consumers import CHECKPOINT, registering, unsubscribe_command, until_shared
+from tests.sessions.consumers import LONG, TOPIC, near_and_far, serving, stored, until_detached, until_gone
+from tests.support.consumers import CHECKPOINT, LIMIT, registering, unsubscribe_command, until_shared
 from tests.support.nodes import running_node, transitions_of
 from tests.support.processes import ValkeyProcess
 from tests.support.proxy import FaultProxy
@@ -216,3 +217,37 @@ async def test_leaving_while_the_registration_is_on_its_way_is_leaving(valkey: V
         await eventually(lambda: node.consumers.counters.attached == 1)
         await until_gone(witness, "hasty", within=5)
         await until_shared([other], range(4))
+
+
+async def test_leaving_before_the_answer_is_answered_twice(valkey: ValkeyProcess) -> None:
+    async with (
+        FaultProxy.open(*valkey.address) as proxy,
+        serving(proxy.url, store_timeout=5.0) as node,
+        registering(node.pulsar_url) as client,
+    ):
+        proxy.stall()
+        consumer = await client.subscribe(TOPIC, "s", "c")
+        request_id = await client.unsubscribe(consumer.consumer_id)
+        await eventually(lambda: consumer.answered, within=LIMIT)
+        assert consumer.error is not None
+        proxy.resume()
+        await client.until_confirmed(request_id)
+        await until_gone(node, "c")
+
+
+async def test_a_refused_registration_ends_what_was_registered_under_its_id(valkey: ValkeyProcess) -> None:
+    async with serving(valkey.url) as node, registering(node.pulsar_url) as client:
+        consumer = await client.subscribed(TOPIC, "s", "c")
+        await client.subscribe(TOPIC, "", "nameless", consumer_id=consumer.consumer_id)
+        await until_detached(node, "c")
+
+
+async def test_more_subscriptions_or_consumers_than_there_may_be_are_refused(valkey: ValkeyProcess) -> None:
+    async with (
+        serving(valkey.url, max_subscriptions=1, max_consumers=1) as node,
+        registering(node.pulsar_url) as client,
+    ):
+        await until_shared([await client.subscribed(TOPIC, "s", "c")], range(4))
+        for subscription, name in (("s", "d"), ("t", "c")):
+            refused = await client.subscribed(TOPIC, subscription, name)
+            assert refused.error == api.TooManyRequests

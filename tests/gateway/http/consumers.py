@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from controller.segment_port import Claim
 from layout.segments import Segment
-from metadata.registrations import Attachment, SubscriptionType
+from metadata.subscriptions import Attachment, SubscriptionType
 from protocol.names import TopicName
 from tests.gateway.http.running import Api
 

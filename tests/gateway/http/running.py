@@ -107,7 +107,8 @@ async def running_api(
             segments=segments,
             peers=peers,
             lane=lambda: store.commands,
-            retention_ms=Retention(store, default=3600).of,
+            followed_since=lambda _: float("-inf"),
+            retention=Retention(store, default=3600),
             settings=LeaderSettings(),
             counters=LeaderCounters(),
         )

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from metadata import keys
-from metadata.registrations import SubscriptionType
+from metadata.subscriptions import SubscriptionType
 from protocol.names import TopicName
 from tests.gateway.http.consumers import TOPIC, RecordingSegments, register
 from tests.gateway.http.running import SCALABLE, Api, reason_of, running_api

@@ -2,7 +2,7 @@
 
 from metadata import keys
 from metadata.records import Leader
-from metadata.registrations import SubscriptionType
+from metadata.subscriptions import SubscriptionType
 from protocol.names import TopicName
 from tests.gateway.http.consumers import A_DEAD_NODE, TOPIC, register
 from tests.gateway.http.running import HTTP_URL, PULSAR_URL, SCALABLE, Api, reason_of

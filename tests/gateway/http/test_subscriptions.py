@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from metadata.errors import Fenced
-from metadata.registrations import SubscriptionType
+from metadata.subscriptions import SubscriptionType
 from tests.gateway.http.consumers import TOPIC, RecordingSegments, register
 from tests.gateway.http.running import SCALABLE, Api, reason_of, running_api
 from tests.support.processes import ValkeyProcess

@@ -1,0 +1,147 @@
+"""Subscriptions of a topic, their consumers and what those are assigned, as values and as they stand in the store."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Self
+
+import msgspec
+
+from metadata.link import Reply
+from metadata.records import Leader, StoredTopic
+
+log = logging.getLogger(__name__)
+
+# What begins the fields of the members of a subscription: where one is attached, and what it is assigned.
+ATTACHED: Final = b"c:"
+ASSIGNED: Final = b"a:"
+
+
+class SubscriptionType(StrEnum):
+    STREAM = "STREAM"
+    QUEUE = "QUEUE"
+    # A group of readers with positions of their own: no cursor, and gone with its last member.
+    CHECKPOINT = "CHECKPOINT"
+
+    @property
+    def is_durable(self) -> bool:
+        return self is not SubscriptionType.CHECKPOINT
+
+
+class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is kept with a subscription beside its type."""
+
+    created_at_ms: int = msgspec.field(default=0, name="createdAtMs")
+
+
+class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """By which connection a consumer is attached. The nonce is the connection's: two never share one."""
+
+    node: str  # session of the node that holds it; empty once it is gone
+    nonce: str
+    since_ms: int = 0
+    address: str = ""
+
+    @property
+    def entry(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    def detached(self) -> Self:
+        return msgspec.structs.replace(self, node="")
+
+
+class AssignedSegment(msgspec.Struct, frozen=True, array_like=True):
+    segment_id: int
+    start: int
+    end: int
+
+
+class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a consumer may consume, in the layout of this epoch; `releasing` it had, and still has to let go of."""
+
+    epoch: int
+    segments: tuple[AssignedSegment, ...] = ()
+    releasing: tuple[int, ...] = ()
+
+    @property
+    def entry(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @property
+    def segment_ids(self) -> tuple[int, ...]:
+        return tuple(segment.segment_id for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    name: str
+    attachment: Attachment
+    attachment_entry: bytes
+    assignment: Assignment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    name: str
+    type: SubscriptionType
+    settings: Settings = field(default_factory=Settings)
+    generation: int = 0
+    drained: frozenset[int] = frozenset()
+    consumers: Mapping[str, Consumer] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    topic: StoredTopic
+    subscriptions: Mapping[str, Subscription]
+    damaged: frozenset[str] = frozenset()  # subscriptions whose entries cannot be read
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """What registering gave: the topic's incarnation, its leader, and what the consumer had if it was known."""
+
+    incarnation: str
+    leader: Leader | None
+    assignment: Assignment | None
+
+
+def subscription_of(name: str, entry: bytes, fields: Mapping[bytes, bytes]) -> Subscription | None:
+    kind, _, settings = entry.partition(b" ")
+    try:
+        return Subscription(
+            name,
+            SubscriptionType(kind.decode()),
+            msgspec.json.decode(settings, type=Settings),
+            int(fields.get(b"generation", b"0")),
+            frozenset(msgspec.json.decode(fields.get(b"drained", b"[]"), type=list[int])),
+            {
+                consumer.name: consumer
+                for key, attached in fields.items()
+                if key.startswith(ATTACHED)
+                and (consumer := consumer_of(key[2:].decode(), attached, fields.get(ASSIGNED + key[2:])))
+            },
+        )
+    except (ValueError, msgspec.DecodeError) as error:
+        log.error("subscription %s has an entry that cannot be read: %s", name, error)
+        return None
+
+
+def consumer_of(name: str, attached: bytes, assigned: Reply) -> Consumer:
+    try:
+        attachment = msgspec.json.decode(attached, type=Attachment)
+    except msgspec.DecodeError:
+        # Nobody's, so that its grace ends one day.
+        attachment = Attachment("", "")
+    return Consumer(name, attachment, attached, assignment_of(assigned) if assigned else None)
+
+
+def assignment_of(entry: bytes) -> Assignment | None:
+    try:
+        return msgspec.json.decode(entry, type=Assignment)
+    except msgspec.DecodeError as error:
+        log.error("an assignment cannot be read and is made anew: %s", error)
+        return None
