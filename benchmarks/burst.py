@@ -31,7 +31,7 @@ class Scale:
     rounds: int
 
 
-FULL = Scale(watchers=1000, topics=1000, rounds=5)
+FULL = Scale(watchers=1000, topics=1000, rounds=9)
 QUICK = Scale(watchers=20, topics=40, rounds=2)
 
 

@@ -1,1 +1,1 @@
-"""The control plane: transitions of a topic's layout."""
+"""What changes a topic, and the leaders that decide who consumes what."""

@@ -8,6 +8,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from crc32c import crc32c
@@ -35,6 +36,12 @@ _BODY_FIELDS = {
     number: field.name for number, field in api.BaseCommand.DESCRIPTOR.fields_by_number.items() if number > 1
 }
 _PAYLOAD_COMMANDS = frozenset({api.BaseCommand.SEND, api.BaseCommand.MESSAGE})
+# Clients that come back at once open the same watches, byte for byte. Nothing else repeats itself so, and what other
+# commands say, credentials above all, is not kept.
+_OPENINGS = tuple(
+    bytes((0x08, number)) for number in (api.BaseCommand.SCALABLE_TOPIC_LOOKUP, api.BaseCommand.WATCH_SCALABLE_TOPICS)
+)
+_REMEMBERED_LENGTH = 512
 
 BadFrameKind: TypeAlias = Literal[
     "oversize",  # announces more than the size limit
@@ -160,6 +167,22 @@ def _parse(content: memoryview) -> Frame | UnknownCommand:
     if end > len(content):
         raise BadFrame("command_size", f"A command of {command_size} bytes does not fit a frame of {len(content)}.")
     data = bytes(content[_SIZE.size : end])
+    if command_size <= _REMEMBERED_LENGTH and data.startswith(_OPENINGS):
+        return _opening(data)
+    command = _command(data)
+    if isinstance(command, UnknownCommand):
+        return command
+    return Frame(command, bytes(content[end:]) if command.type in _PAYLOAD_COMMANDS else b"")
+
+
+@lru_cache(maxsize=1_024)
+def _opening(data: bytes) -> Frame | UnknownCommand:
+    """The same object for everybody who says the same: nobody may change it."""
+    command = _command(data)
+    return command if isinstance(command, UnknownCommand) else Frame(command)
+
+
+def _command(data: bytes) -> api.BaseCommand | UnknownCommand:
     command = api.BaseCommand()
     try:
         command.ParseFromString(data)
@@ -177,7 +200,7 @@ def _parse(content: memoryview) -> Frame | UnknownCommand:
         _TextCheck().ParseFromString(data)
     except DecodeError as error:
         raise BadFrame("text", f"{_type_name(command)} contains a string that is not UTF-8.") from error
-    return Frame(command, bytes(content[end:]) if command.type in _PAYLOAD_COMMANDS else b"")
+    return command
 
 
 def _unknown_type(data: bytes) -> int:

@@ -118,12 +118,17 @@ class Terms:
 
 
 class State(Enum):
+    # There is one object for each, and hashing names in Python shows where thousands come back at once.
+    __hash__ = object.__hash__
+
     START = auto()
     CONNECTED = auto()
     CLOSED = auto()
 
 
 class Event(Enum):
+    __hash__ = object.__hash__
+
     CONNECT = auto()
     KEEP_ALIVE = auto()
     REQUEST = auto()
@@ -298,7 +303,7 @@ class Dialogue(Generic[W, N, C]):
             self._hubs.namespaces.close(registry, request.watch_id)
             self._refuse(command, error)
         else:
-            filters = {pair.key: pair.value for pair in request.property_filters}
+            filters = {pair.key: pair.value for pair in request.property_filters} if request.property_filters else {}
             self._hubs.namespaces.open(self._outbox, registry, request.watch_id, namespace, filters, current_hash)
 
     def _close_namespace_watch(self, command: BaseCommand) -> None:

@@ -113,6 +113,7 @@ class Group:
         self._fanning_out = False
         self._told_somebody = False
         self._frames: dict[tuple[int | None, bytes], tuple[bytes, ...]] = {}  # by the step they lead from and the id
+        self._ready: dict[tuple[int | None, bytes], bytes] = {}  # those of them that are one piece
         self.list_again(range(keys.BUCKETS))
 
     @property
@@ -138,7 +139,8 @@ class Group:
 
     def _admit(self, watch: NamespaceWatch) -> None:
         """Flush first: then the snapshot and the next diff fit together, for this session and for the others."""
-        self.flush()
+        if self.topics.changed:
+            self.flush()
         watch.admitted = self._told_somebody = True
         self._waiting -= 1
         if watch.current_hash is not None and watch.current_hash == self.topics.hash():
@@ -251,19 +253,26 @@ class Group:
         self.topics.flush(remember=self._told_somebody)
         self._flushed_at = trio.current_time()
         self._frames.clear()
+        self._ready.clear()
         if not self._fanning_out:
             self._fanning_out = True
             self._around.nursery.start_soon(self._fan_out)
 
     async def _fan_out(self) -> None:
         """Bring every session to the current step; a step made meanwhile is told by the same task."""
+        topics = self.topics
         try:
             step = -1
-            while step != self.topics.step:
-                step = self.topics.step
+            while step != topics.step:
+                step = topics.step
                 for count, watch in enumerate(list(self.watches), start=1):
-                    if watch.admitted and watch.step != self.topics.step and not watch.closed and not watch.queued:
-                        watch.queued = watch.outbox.send_from(watch.key, watch.catch_up)
+                    if watch.step != topics.step and watch.admitted and not watch.closed and not watch.queued:
+                        # What most sessions need is ready made; the rest is put together when it can be sent.
+                        frame = self._ready.get((watch.step, watch.field))
+                        if frame is not None and watch.outbox.offer(frame):
+                            watch.step = topics.step
+                        else:
+                            watch.queued = watch.outbox.send_from(watch.key, watch.catch_up)
                     if count % _SENDS_PER_TURN == 0:
                         await trio.lowlevel.checkpoint()
                 await trio.lowlevel.checkpoint()
@@ -280,6 +289,8 @@ class Group:
             frames = self._compose(*key)
             if len(self._frames) < _KEPT_FRAMES:
                 self._frames[key] = frames
+                if len(frames) == 1:
+                    self._ready[key] = frames[0]
         watch.step = self.topics.step
         return frames
 

@@ -25,6 +25,7 @@ from sessions.readback import Found, ReadBack
 log = logging.getLogger(__name__)
 
 _SLICE: Final = 256
+_NO_FILTERS: Final[Filters] = frozenset()
 # Listings share a connection with the reads that follow changes, which must not queue behind all of a large namespace.
 _LISTINGS_AT_ONCE: Final = 4
 
@@ -82,6 +83,7 @@ class NamespaceWatches:
         self._waiting: dict[tuple[NamespaceName, tuple[int, ...]], _SharedListing] = {}
         self._listing_slots = trio.CapacityLimiter(_LISTINGS_AT_ONCE)
         self._groups: dict[str, dict[Filters, Group]] = {}  # by the path of their namespace
+        self._joinable: dict[tuple[NamespaceName, Filters], Group] = {}  # the same, to be found at once
         readback.add(self)
 
     # What the dialogue calls.
@@ -99,12 +101,12 @@ class NamespaceWatches:
         if watch_id in registry:
             # A diff of the watch that is replaced may still be on its way, which the hash cannot know of.
             current_hash = None
-        self.close(registry, watch_id)
-        wanted = frozenset(filters.items())
-        groups = self._groups.setdefault(keys.namespace_path(namespace), {})
-        group = groups.get(wanted)
+            self.close(registry, watch_id)
+        wanted = frozenset(filters.items()) if filters else _NO_FILTERS
+        group = self._joinable.get((namespace, wanted))
         if group is None:
-            group = groups[wanted] = Group(namespace, wanted, self._around)
+            group = self._joinable[namespace, wanted] = Group(namespace, wanted, self._around)
+            self._groups.setdefault(keys.namespace_path(namespace), {})[wanted] = group
             self.counters.groups += 1
         watch = registry[watch_id] = NamespaceWatch(outbox, registry, watch_id, current_hash, group)
         self.counters.watches += 1
@@ -215,14 +217,13 @@ class NamespaceWatches:
         group = watch.group
         group.leave(watch)
         self.counters.watches -= 1
-        if group.closed:
+        if group.closed and self._joinable.get((group.namespace, group.filters)) is group:
+            del self._joinable[group.namespace, group.filters]
             namespace = keys.namespace_path(group.namespace)
-            groups = self._groups[namespace]
-            if groups.get(group.filters) is group:
-                del groups[group.filters]
-                self.counters.groups -= 1
-            if not groups:
+            del self._groups[namespace][group.filters]
+            if not self._groups[namespace]:
                 del self._groups[namespace]
+            self.counters.groups -= 1
 
 
 def _properties(found: StoredTopic) -> Mapping[str, str] | None:

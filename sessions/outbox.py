@@ -89,6 +89,28 @@ class Outbox:
         else:
             self._queue_state(self._start_backlog(), parts, watch)
 
+    def offer(self, frame: bytes) -> bool:
+        """Send a frame if nothing is queued and the socket takes a part of it at least; False if it is not told at all.
+
+        The shortest way, for one of many that are told the same.
+        """
+        if self._backlog is not None or self.closed:
+            return False
+        try:
+            sent = self._sock.send(frame)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self.close(CloseReason.RESET)
+            return False
+        if sent == len(frame):
+            self._counters.pushes_direct += 1
+        else:
+            self._counters.pushes_queued += 1
+            self._start_backlog().begin((frame,), sent)
+            self._note_growth(0)
+        return True
+
     def send_from(self, key: int, source: Source) -> bool:
         """Send what `source` gives: at once if nothing is queued, else when its turn comes. True if it was queued.
 

@@ -316,6 +316,31 @@ def test_bytes_behind_a_payload_command_are_kept() -> None:
     assert frame.body == b"\x0e\x01whatever"
 
 
+def watch_of(namespace: str) -> bytes:
+    command = api.BaseCommand(type=api.BaseCommand.WATCH_SCALABLE_TOPICS)
+    command.watchScalableTopics.watch_id = 1
+    command.watchScalableTopics.namespace = namespace
+    return encode(command)
+
+
+def test_peers_that_open_the_same_watch_share_the_parsed_command_and_others_do_not() -> None:
+    (one,), (same,), (other,) = (FrameDecoder().receive(watch_of(name)) for name in ("t/a", "t/a", "t/b"))
+    assert isinstance(one, Frame)
+    assert one is same
+    assert isinstance(other, Frame)
+    assert other.command.watchScalableTopics.namespace == "t/b"
+
+
+def test_what_other_commands_say_is_not_kept() -> None:
+    command = api.BaseCommand(type=api.BaseCommand.CONNECT)
+    command.connect.client_version = "c"
+    command.connect.auth_data = b"secret"
+    first, second = (FrameDecoder().receive(encode(command))[0] for _ in range(2))
+    assert isinstance(first, Frame)
+    assert isinstance(second, Frame)
+    assert first.command is not second.command
+
+
 def test_frames_before_a_bad_one_are_not_lost() -> None:
     error = refused(PING + unknown_command(99) + simple(b"\x0f") + PING)
     assert text(error.preceding) == text(FrameDecoder().receive(PING + unknown_command(99)))

@@ -174,6 +174,31 @@ class Counting:
         return (b"<%d" % told, b">") if told else ()
 
 
+async def test_an_offered_frame_is_sent_at_once_or_not_at_all(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    assert outbox.offer(b"[a]")
+    assert line.take() == b"[a]"
+    # What the socket takes a part of is told: the rest follows.
+    whole = b"x" * FRAME
+    assert outbox.offer(whole)
+    assert not outbox.offer(b"[b]"), "behind the rest of another one"
+    assert await line.read(FRAME) == whole
+    await outbox.wait_sent()
+    assert line.counters.pushes_direct == 1
+    assert line.counters.pushes_queued == 1
+    line.fill()
+    assert not outbox.offer(b"[c]"), "a full socket takes nothing"
+    assert outbox.queued_bytes == 0
+
+
+async def test_a_frame_offered_to_a_peer_that_is_gone_closes(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    line.peer.close()
+    assert not outbox.offer(b"[a]")
+    assert line.counters.closes[CloseReason.RESET] == 1
+    assert not outbox.offer(b"[a]")
+
+
 async def test_a_source_of_a_free_socket_is_asked_and_sent_at_once(line: Line, nursery: trio.Nursery) -> None:
     outbox = line.outbox(nursery)
     source = Counting()
