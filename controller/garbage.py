@@ -11,6 +11,7 @@ import trio
 from metadata import keys, scripts
 from metadata.errors import StoreError
 from metadata.store import TopicStore
+from protocol.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -34,16 +35,15 @@ class GarbageCollector:
         self._wanted.set()
 
     async def run(self) -> None:
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             self._wanted = trio.Event()
             try:
                 await self.collect()
-                pause = _FIRST_PAUSE
+                backoff.reset()
             except StoreError as error:
                 log.info("collecting garbage waits for the store: %s", error)
-                await trio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await trio.sleep(backoff.next())
                 continue
             with trio.move_on_after(self._interval * random.uniform(0.5, 1.0)):
                 await self._wanted.wait()

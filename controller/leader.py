@@ -7,7 +7,6 @@ All that a leader knows stands in the store, timers excepted: whoever leads next
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -31,6 +30,7 @@ from metadata.peers import Peers
 from metadata.records import Leader, StoredTopic, Version
 from metadata.registrations import Registrations
 from metadata.subscriptions import Consumer, Subscription, SubscriptionType, TopicState
+from protocol.backoff import Backoff
 from protocol.names import TopicName
 
 log = logging.getLogger(__name__)
@@ -145,27 +145,27 @@ class TopicLeader:
         return max(self._around.peers.in_touch_since, self._around.followed_since(self._bucket))
 
     async def run(self) -> None:
-        pause = _FIRST_PAUSE
+        outage = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        failures = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE_AFTER_FAILURE)
         with self.scope:
             while True:
                 self._woken = trio.Event()
                 try:
                     if not await self._round():
                         return
-                    pause = _FIRST_PAUSE
+                    outage.reset()
+                    failures.reset()
                 except (VersionConflict, SubscriptionMissing):
                     # Somebody was faster; what they wrote is seen in the next round.
                     self.wake()
                 except StoreError as error:
                     log.info("leading %s waits for the store: %s", self.topic, error)
-                    await trio.sleep(pause * random.uniform(0.5, 1.0))
-                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    await trio.sleep(outage.next())
                     continue
                 except Exception:
                     # Whoever led it instead would fail as well.
                     log.exception("leading %s failed and is tried again", self.topic)
-                    await trio.sleep(pause * random.uniform(0.5, 1.0))
-                    pause = min(2 * pause, _LONGEST_PAUSE_AFTER_FAILURE)
+                    await trio.sleep(failures.next())
                     continue
                 await trio.sleep(self._around.settings.rebalance_window)
                 with trio.move_on_at(self._next_due()):

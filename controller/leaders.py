@@ -15,6 +15,7 @@ from metadata.errors import Fenced, StoreError, TopicMissing
 from metadata.node_sessions import NodeSession
 from metadata.records import Leader, StoredTopic
 from metadata.store import TopicStore
+from protocol.backoff import Backoff
 from protocol.errors import InvalidName
 from protocol.names import TopicName
 
@@ -158,14 +159,14 @@ class Leaders:
         """Take over what nobody leads; give everything up when the session is lost."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._give_up_with_session)
-            pause = _PAUSE
+            backoff = Backoff(_PAUSE, _LONGEST_PAUSE)
             while True:
                 self._sweep_wanted = trio.Event()
                 if await self._sweep():
-                    pause, wait = _PAUSE, self._sweep_interval * random.uniform(0.8, 1.0)
+                    backoff.reset()
+                    wait = self._sweep_interval * random.uniform(0.8, 1.0)
                 else:
-                    wait = pause * random.uniform(0.5, 1.0)
-                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    wait = backoff.next()
                 with trio.move_on_after(wait):
                     await self._sweep_wanted.wait()
 

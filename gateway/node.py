@@ -44,6 +44,7 @@ from metadata.peers import Peers
 from metadata.registrations import RegistrationLimits, Registrations
 from metadata.store import TopicStore, open_store
 from metadata.unwrap import unwrapped
+from protocol.backoff import Backoff
 from protocol.names import NamespaceName, TopicName
 from sessions.consumer_sessions import ConsumerSession
 from sessions.consumers import ConsumerHub
@@ -370,7 +371,7 @@ def _advertised(scheme: str, bound: Sequence[socket.socket]) -> str:
 
 async def _supervised(name: str, task: Callable[[], Awaitable[None]]) -> None:
     """Run a background task for ever; its failure is logged and it is started again, later and later."""
-    pause = _FIRST_PAUSE
+    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     while True:
         started_at = trio.current_time()
         try:
@@ -378,21 +379,19 @@ async def _supervised(name: str, task: Callable[[], Awaitable[None]]) -> None:
         except Exception:
             log.exception("%s failed and will be started again", name)
         if trio.current_time() - started_at > _LONGEST_PAUSE:
-            pause = _FIRST_PAUSE
-        await trio.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+            backoff.reset()
+        await trio.sleep(backoff.next())
 
 
 async def _keep_running(embedded: EmbeddedValkey) -> None:
     """Start the embedded store again whenever it ends by itself; its data are on disk, watches go on."""
-    pause = _FIRST_PAUSE
+    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     while True:
         status = await embedded.wait()
         log.error("the embedded store ended with status %d and is started again", status)
         try:
             await embedded.restart()
-            pause = _FIRST_PAUSE
+            backoff.reset()
         except Exception as error:
             log.error("the embedded store does not start: %s", error)
-            await trio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            await trio.sleep(backoff.next())

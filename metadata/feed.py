@@ -34,6 +34,7 @@ from metadata.link import Link, LinkLost
 from metadata.store import TopicStore
 from metadata.tails import Tail, read_tails, rolled_back
 from metadata.urls import Endpoint
+from protocol.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +187,7 @@ class _Follower:
         self._bells = Bells(endpoint, feed._pattern, feed._probe_interval)
 
     async def run(self) -> None:
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         cause = "start"
         with self.scope:
             while True:
@@ -195,10 +196,10 @@ class _Follower:
                     await check_role(self.link, self._bells)
                     await self._hang_bells(self.link)
                     await self._adopt(cause)
-                    pause = _FIRST_PAUSE
+                    backoff.reset()
                     await self._follow(self.link)
                 except (LinkLost, StoreError) as error:
-                    if pause == _FIRST_PAUSE:
+                    if backoff.fresh:
                         log.warning("change feed of %s interrupted: %s", self.endpoint, error)
                     cause = "connection"
                 finally:
@@ -207,8 +208,7 @@ class _Follower:
                     await self.feed._directory.refresh()
                 except StoreError as error:
                     log.debug("the primaries cannot be found now: %s", error)
-                await trio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await trio.sleep(backoff.next())
 
     def bell(self, key: bytes) -> None:
         bucket = keys.bucket_of_changes_key(key)

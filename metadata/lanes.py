@@ -8,7 +8,6 @@ find out whether one whose reply was lost was executed.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from metadata.errors import OutcomeUnknown, StoreDenied, StoreError, StoreFull, 
 from metadata.link import Command, Link, LinkLost, Reply
 from metadata.scripts import Script
 from metadata.urls import Endpoint, named_by_server
+from protocol.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class Lane:
         replies: list[Reply] = [None] * len(requests)
         todo: Sequence[int] = range(len(requests))
         give_up_at = trio.current_time() + self._timeouts.patience
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         rerouted_before = False
         while True:
             attempt = _Attempt(self, requests, replies, refusals)
@@ -179,8 +179,7 @@ class Lane:
             self.counters.retries += 1
             # A redirect that taught us the way costs no pause; two in a row, or anything else, may last.
             if rerouted_before or not attempt.rerouted:
-                await trio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await trio.sleep(backoff.next())
                 try:
                     await self._directory.refresh()
                 except StoreError as error:

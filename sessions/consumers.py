@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Final
@@ -23,6 +22,7 @@ from metadata.records import Leader
 from metadata.registrations import Registrations
 from metadata.subscriptions import Assignment, Consumer
 from protocol import replies
+from protocol.backoff import Backoff
 from protocol.framing import encode
 from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
@@ -190,7 +190,7 @@ class ConsumerHub:
 
     async def _attach(self, session: ConsumerSession) -> None:
         """Register until it is done, or refused for good. Trouble with the store only delays the answer."""
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         said = False
         op = os.urandom(8).hex()
         while not session.closed:
@@ -207,8 +207,7 @@ class ConsumerHub:
             except Exception:
                 log.exception("registering %s of %s failed", session.name, session.topic)
                 said = True
-            await trio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            await trio.sleep(backoff.next())
         # An attempt that nobody heard of may have happened all the same.
         await self._detach(session)
 
@@ -267,7 +266,7 @@ class ConsumerHub:
     async def _read(self, key: _GroupKey) -> None:
         path, subscription = key
         bucket = keys.bucket_of(path)
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         try:
             # While the bucket cannot be trusted the mark waits: the gap that ends it calls again.
             while key in self._marked and self._trusted(bucket) and (group := self._groups.get(key)):
@@ -284,10 +283,9 @@ class ConsumerHub:
                     if not isinstance(error, StoreError):
                         log.exception("reading the consumers of %s failed", path)
                     self._marked.add(key)
-                    await trio.sleep(pause * random.uniform(0.5, 1.0))
-                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    await trio.sleep(backoff.next())
                     continue
-                pause = _FIRST_PAUSE
+                backoff.reset()
                 if self._trusted(bucket):
                     for session, consumer in zip(sessions, found, strict=True):
                         if not session.closed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +14,7 @@ from metadata.errors import StoreError
 from metadata.node_sessions import NodeSession
 from metadata.registrations import Registrations
 from metadata.subscriptions import Attachment
+from protocol.backoff import Backoff
 from protocol.names import TopicName
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Departures:
     async def tell(self, departure: Departure) -> None:
         """Return when the store knows, or needs no telling."""
         write = self._registrations.leave if departure.for_good else self._registrations.detach
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
                 await write(departure.topic, departure.subscription, departure.name, departure.attachment)
@@ -59,8 +59,7 @@ class Departures:
                 return
             if not departure.for_good and departure.attachment.node != self._session.record.session:
                 return  # the end of the node's session has told it as well
-            await trio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            await trio.sleep(backoff.next())
 
     def tell_again(self, buckets: set[int]) -> None:
         """The store may have lost the last writes in these buckets, and nobody else knows that these are gone."""

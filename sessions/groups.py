@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import trio
 
 from metadata import keys
 from metadata.errors import StoreError
+from protocol.backoff import Backoff
 from protocol.names import NamespaceName
 from protocol.wire import pulsar_api_pb2 as api
 from sessions.outbox import Outbox
@@ -181,7 +181,7 @@ class Group:
 
     async def _list(self, buckets: Iterable[int]) -> None:
         todo = deque(buckets)
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while todo:
             some = [todo.popleft() for _ in range(min(_LISTED_AT_ONCE, len(todo)))]
             self._again.difference_update(some)
@@ -194,10 +194,9 @@ class Group:
                     log.exception("listing %s failed", self.namespace)
             todo += self._take_listed(some, listed)
             if len(listed) == len(some):
-                pause = _FIRST_PAUSE
+                backoff.reset()
             elif todo:
-                await trio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await trio.sleep(backoff.next())
 
     def _take_listed(self, buckets: Sequence[int], listed: Mapping[int, Mapping[str, str]]) -> list[int]:
         """Take in what was listed; the buckets that have to be listed once more."""

@@ -6,7 +6,6 @@ Nothing per session is computed per event: one read, one encoding, bytes to sock
 from __future__ import annotations
 
 import logging
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from layout.errors import LayoutError
 from metadata import keys
 from metadata.errors import RecordDamaged, StoreDenied, StoreError, StoreFull, StoreLost, StoreUnavailable
 from metadata.records import StoredTopic, Version
+from protocol.backoff import Backoff
 from protocol.errors import ProtocolError
 from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
@@ -242,7 +242,7 @@ class Hub:
 
     async def _create_missing(self, point: Point) -> None:
         """Create the topic that its watchers asked for; trouble with the store only delays the answer."""
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         said = False
         try:
             while any(watch.told is None and watch.create for watch in point.watches()):
@@ -264,8 +264,7 @@ class Hub:
                         log.exception("creating %s failed", point.topic)
                     self._refuse_waiting(point, api.MetadataError, f"{point.topic} cannot be created: {error}")
                     return
-                await trio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await trio.sleep(backoff.next())
         finally:
             point.creating = False
 

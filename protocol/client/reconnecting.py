@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import trio
 
-from protocol.client.backoff import Backoff
+from protocol.backoff import Backoff
 from protocol.client.connection import ClientConnection
 from protocol.client.errors import ServerMisbehaved
 from protocol.errors import ProtocolError

@@ -408,15 +408,27 @@ async def test_restart_of_the_store_moves_no_segment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "outage",
-    ["cut", *(pytest.param(way, marks=pytest.mark.soak) for way in ("paused", "killed", "stalled"))],
+    ("outage", "length"),
+    [
+        ("cut", LONGER_THAN_HASTY),
+        *(
+            pytest.param(way, length, marks=pytest.mark.soak)
+            for way, length in (
+                ("paused", LONGER_THAN_HASTY),
+                ("killed", LONGER_THAN_HASTY),
+                ("stalled", LONGER_THAN_HASTY),
+                ("killed", 30.0),
+                ("stalled", 30.0),
+            )
+        ),
+    ],
 )
-async def test_nobody_is_evicted_because_the_store_was_away(tmp_path: Path, outage: str) -> None:
+async def test_nobody_is_evicted_because_the_store_was_away(tmp_path: Path, outage: str, length: float) -> None:
     async with team_at_work(tmp_path, *HASTY, proxied=outage in ("stalled", "cut")) as (cluster, team, _):
         told, pushes, generation = team.told(), team.pushes(), cluster.generation(TOPIC, "sub")
         await _take_away(cluster, outage)
         # That it is away for long is what this is about.
-        await trio.sleep(LONGER_THAN_HASTY)
+        await trio.sleep(length)
         await _bring_back(cluster, outage)
         await team.until_settled()
         await stays(lambda: team.told() == told and team.pushes() == pushes, LONGER_THAN_HASTY)

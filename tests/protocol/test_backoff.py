@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.client.backoff import Backoff
+from protocol.backoff import Backoff
 
 
 def test_delays_double_up_to_the_longest() -> None:
@@ -22,3 +22,12 @@ def test_a_reset_begins_with_the_first_delay_again() -> None:
     backoff.next()
     backoff.reset()
     assert backoff.next() == pytest.approx(0.1)
+
+
+def test_it_is_fresh_until_something_failed_and_again_after_a_success() -> None:
+    backoff = Backoff(1, 8)
+    assert backoff.fresh
+    backoff.next()
+    assert not backoff.fresh
+    backoff.reset()
+    assert backoff.fresh

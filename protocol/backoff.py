@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt to reach a server."""
+"""How long to wait before the next attempt at something that failed."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ class Backoff:
         self._first = self._delay = first
         self._longest = longest
         self._random = random
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing has failed yet, or not since the last success."""
+        return self._delay == self._first
 
     def next(self) -> float:
         delay = self._delay
