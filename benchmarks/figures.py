@@ -44,7 +44,8 @@ class Figure:
 
     @property
     def ratio_to_floor(self) -> float | None:
-        return None if self.floor is None else self.measured.value / self.floor.value
+        """None also where the floor is too small to be seen, as the memory of a few connections can be."""
+        return self.measured.value / self.floor.value if self.floor is not None and self.floor.value else None
 
     @property
     def ratio_to_target(self) -> float | None:

@@ -135,13 +135,7 @@ class Transitions:
     ) -> StoredTopic:
         """Replace all properties; the layout and its epoch stay."""
         chosen = self._checked(properties)
-
-        async def write(stored: StoredTopic) -> StoredTopic:
-            value = encode(decode(stored.value).with_properties(chosen))
-            version = await self._store.replace(topic, stored.version, value)
-            return replace(stored, value=value, version=version, mtime_ms=self._now_ms())
-
-        return await self._contend(topic, if_match, write)
+        return await self._amend(topic, if_match, lambda record: record.with_properties(chosen))
 
     async def update_retention(
         self, topic: TopicName, minutes: int | None, if_match: Version | None = None
@@ -149,9 +143,15 @@ class Transitions:
         """How long sealed segments stay, -1 for ever, None as the namespace says; the layout and its epoch stay."""
         if minutes is not None:
             check_retention(minutes)
+        return await self._amend(topic, if_match, lambda record: record.with_retention(minutes))
+
+    async def _amend(
+        self, topic: TopicName, if_match: Version | None, change: Callable[[TopicRecord], TopicRecord]
+    ) -> StoredTopic:
+        """Write another record around the same layout."""
 
         async def write(stored: StoredTopic) -> StoredTopic:
-            value = encode(decode(stored.value).with_retention(minutes))
+            value = encode(change(decode(stored.value)))
             version = await self._store.replace(topic, stored.version, value)
             return replace(stored, value=value, version=version, mtime_ms=self._now_ms())
 

@@ -147,7 +147,7 @@ async def test_what_is_in_use_is_deleted_only_with_force(server: VelaServer, top
     async with registering(server.pulsar_url) as connection:
         await connection.subscribed(name, "one", "a")
         await connection.subscribed(name, "two", "b")
-        assert "has consumers" in cli.refused("subscriptions", "delete", topic, "one")
+        assert "has connected consumers" in cli.refused("subscriptions", "delete", topic, "one")
         cli.done("subscriptions", "delete", topic, "one", "--force")
         assert "subscription two" in cli.refused("topics", "delete", topic)
         assert cli.done("topics", "delete", topic, "--force") == f"Deleted {name}.\n"
