@@ -114,7 +114,7 @@ class Leaders:
                         return found
                     stored = await self._store.get(topic)
                     if stored is None:
-                        raise TopicMissing(f"Scalable topic not found: {topic}.")
+                        raise TopicMissing(f"Scalable topic not found: {topic}. Check its name, or create it.")
                     if stored.leader is not None and await self._is_another(stored.leader):
                         raise LedElsewhere(topic, stored.leader)
                     if (taken := await self._take(stored, path)) is not None:
@@ -202,8 +202,7 @@ class Leaders:
         """Take over what nobody leads; False if something could not be seen or taken, and has to be tried again."""
         try:
             listed, complete = await self._around.leaderships.listed_where_possible()
-            sessions = {session for session in listed.values() if session}
-            alive = {session for session in sessions if await self._around.peers.is_alive(session)}
+            alive, sure = await self._living({session for session in listed.values() if session})
             await self._notice_other_retentions()
         except StoreError as error:
             log.debug("topics without a leader cannot be looked for now: %s", error)
@@ -215,7 +214,7 @@ class Leaders:
             if path not in self._leading and (session not in alive or session == mine)
         ]
         if not orphans or self._resigned:
-            return complete
+            return complete and sure
         # So that nodes that notice at the same moment share the work instead of racing for all of it.
         await trio.sleep(random.uniform(0, self._jitter))
         random.shuffle(orphans)
@@ -224,7 +223,29 @@ class Leaders:
             slots = trio.CapacityLimiter(_TAKEN_AT_ONCE)
             for path in orphans:
                 nursery.start_soon(self._adopt, path, slots, failed)
-        return complete and not failed
+        log.info(
+            "of %d topics without a leader this node leads %d now",
+            len(orphans),
+            sum(map(self._leading.__contains__, orphans)),
+        )
+        return complete and sure and not failed
+
+    async def _living(self, sessions: Collection[str]) -> tuple[set[str], bool]:
+        """Those of these sessions that are alive or of which nobody can tell now; and whether all could be told."""
+        alive: set[str] = set()
+        untold: set[str] = set()
+
+        async def ask(session: str) -> None:
+            try:
+                if await self._around.peers.is_alive(session):
+                    alive.add(session)
+            except StoreError:
+                untold.add(session)
+
+        async with trio.open_nursery() as nursery:
+            for session in sessions:
+                nursery.start_soon(ask, session)
+        return alive | untold, not untold
 
     async def _adopt(self, path: str, slots: trio.CapacityLimiter, failed: list[str]) -> None:
         async with slots:
@@ -248,11 +269,7 @@ class Leaders:
 
     async def _is_another(self, leader: Leader) -> bool:
         """Whether a leader is another node's, and that node is alive."""
-        mine, peers = self._session.record, self._around.peers
-        if leader.session == mine.session or not await peers.is_alive(leader.session):
-            return False
-        # At our own address it was us, in an earlier life whose lease has not run out; unless somebody prolongs that.
-        return leader.pulsar_url != mine.pulsar_url or peers.is_renewed(leader.session)
+        return leader.session != self._session.record.session and await self._around.peers.is_alive(leader.session)
 
     async def _take(self, stored: StoredTopic, path: str) -> TopicLeader | None:
         if self._resigned or not self._session.held:

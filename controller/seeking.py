@@ -110,7 +110,7 @@ async def _layout(access: Access, leader: TopicLeader, name: str) -> Layout:
 async def _state(access: Access, leader: TopicLeader) -> TopicState:
     state = await access.registrations.state(access.lane, leader.topic)
     if state is None:
-        raise TopicMissing(f"Scalable topic not found: {leader.topic}.")
+        raise TopicMissing(f"Scalable topic not found: {leader.topic}. Check its name, or create it.")
     if state.topic.leader_entry != leader.leader.fence:
         raise Fenced(f"This node does not lead {leader.topic} any more: try again.")
     return state

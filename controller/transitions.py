@@ -201,7 +201,7 @@ class Transitions:
         for _ in range(ATTEMPTS):
             stored = await self._store.get(topic)
             if stored is None:
-                raise TopicMissing(f"Scalable topic not found: {topic}.")
+                raise TopicMissing(f"Scalable topic not found: {topic}. Check its name, or create it.")
             if if_match is not None and stored.version != if_match:
                 raise PreconditionFailed(
                     f"{topic} is at version {stored.version.etag}, not {if_match.etag}: read it again."
@@ -228,7 +228,7 @@ class Transitions:
         if count > limit:
             raise TooManySegments(
                 f"{topic} would have {count} segments, sealed ones included, and the limit is {limit}:"
-                " use fewer, or raise the server's max_segments."
+                " merge some and wait until those are pruned, or raise the server's max_segments."
             )
 
     def _checked(self, properties: Mapping[str, str]) -> dict[str, str]:

@@ -65,22 +65,26 @@ class Peers:
         return [self._session.record, *others]
 
     async def is_alive(self, session: str) -> bool:
-        """By the last look, or by another one for a session that was not seen at it."""
+        """By the last look, or by another one for a session that was not seen at it.
+
+        What is left of this node itself from before it was killed is not alive, though its lease may still stand.
+        """
         if session in self._alive or session == self._session.record.session:
             return True
         if not session:
             return False
         node = keys.node_key(session)
         value: bytes | None = await self._store.leases.call(keys.slot_of(node), "GET", node)
-        if value is None:
+        if value is None or self._is_own_past(record := _record(session, value)):
             return False
         # From now on it is missed when it is gone, also if it was never there at a look.
-        self._alive[session] = _record(session, value)
+        self._alive[session] = record
         return True
 
-    def is_renewed(self, session: str) -> bool:
-        """Whether somebody was seen to prolong it: then it is not only what is left of a node that died."""
-        return session in self._renewed
+    def _is_own_past(self, record: NodeRecord) -> bool:
+        """Whether this is what is left of this node from before it was killed: at our address, and not prolonged."""
+        own = self._session.record
+        return record.session not in (own.session, *self._renewed) and record.pulsar_url == own.pulsar_url
 
     def seemed_alive(self, session: str) -> bool:
         """By the last look alone."""
@@ -118,27 +122,29 @@ class Peers:
                 ends[name] = now + left / 1000
             elif name != mine:
                 dead.append(name)
+        self._notice_renewals(alive, ends)
+        alive = {name: record for name, record in alive.items() if not self._is_own_past(record)}
         gone = {*dead, *(name for name in self._alive if name not in alive)} - {mine}
-        self._notice_renewals(ends)
+        urls = {name: f"{name} ({self._alive[name].pulsar_url})" if name in self._alive else name for name in gone}
         self._alive = alive
         if not self._looks_regular():
             self._in_touch_since = trio.current_time()
         self._looked_at = trio.current_time()
         if gone:
-            log.info("nodes that are gone: %s", ", ".join(sorted(gone)))
+            log.info("nodes that are gone: %s", ", ".join(sorted(urls.values())))
             self._on_death(gone)
         if dead:
             # Last: whoever is not on the list any more is not found to be dead again.
             await leases.call(keys.NODES_SLOT, "HDEL", keys.NODES, *dead)
         return min((end - now for name, end in ends.items() if name != mine), default=self._interval)
 
-    def _notice_renewals(self, ends: dict[str, float]) -> None:
+    def _notice_renewals(self, there: dict[str, NodeRecord], ends: dict[str, float]) -> None:
         own = self._session.record
         for name, end in ends.items():
             if name in self._renewed or end <= self._ends.get(name, end) + _RENEWAL * self._interval:
                 continue
             self._renewed.add(name)
-            if name != own.session and self._alive.get(name, own).pulsar_url == own.pulsar_url:
+            if name != own.session and there[name].pulsar_url == own.pulsar_url:
                 log.warning(
                     "another node, %s, advertises %s as well: give each node an address of its own with --advertise",
                     name,

@@ -147,7 +147,7 @@ class Registrations:
                     " limit: let some leave, or raise max_consumers."
                 )
             case _:
-                raise TopicMissing(f"Scalable topic not found: {topic}.")
+                raise TopicMissing(f"Scalable topic not found: {topic}. Check its name, or create it.")
 
     def _crowded(self, topic: TopicName) -> RegistrationsFull:
         return RegistrationsFull(
@@ -322,7 +322,7 @@ class Registrations:
         if outcome == b"crowded":
             raise self._crowded(topic)
         if outcome == b"missing":
-            raise TopicMissing(f"Scalable topic not found: {topic}.")
+            raise TopicMissing(f"Scalable topic not found: {topic}. Check its name, or create it.")
         if outcome == b"mismatch":
             raise _mismatch(name, found.decode())
 
@@ -347,7 +347,7 @@ class Registrations:
             [name, "1" if force else "0", path, self._store.change_log_length, operation_id(), *gone],
         )
         if outcome == b"missing":
-            raise TopicMissing(f"Scalable topic not found: {topic}.")
+            raise TopicMissing(f"Scalable topic not found: {topic}. Check its name, or create it.")
         if outcome == b"unknown":
             raise SubscriptionMissing(f"{topic} has no subscription {name}: list those that it has.")
         if outcome == b"group":

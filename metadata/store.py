@@ -287,7 +287,7 @@ class TopicStore:
             repeatable=True,
         )
         if outcome == b"missing":
-            raise NamespaceMissing(f"Namespace does not exist: {namespace}.")
+            raise NamespaceMissing(f"Namespace does not exist: {namespace}. Check its name, or create it.")
         if outcome == b"conflict":
             raise VersionConflict(f"The policies of {namespace} were changed by somebody else meanwhile: try again.")
 
@@ -320,7 +320,7 @@ class TopicStore:
 
     async def delete_namespace(self, namespace: NamespaceName) -> None:
         if await self.get_namespace(namespace) is None:
-            raise NamespaceMissing(f"Namespace does not exist: {namespace}.")
+            raise NamespaceMissing(f"Namespace does not exist: {namespace}. Check its name, or create it.")
         if await self.list_topics(namespace):
             raise NamespaceNotEmpty(f"Namespace {namespace} still has topics: delete them first, or use force.")
         await self.commands.call(keys.NAMESPACES_SLOT, "HDEL", keys.NAMESPACES, str(namespace))
@@ -434,7 +434,7 @@ def _stored(topic: TopicName, reply: Reply) -> StoredTopic | RecordDamaged | Non
 
 def _check_expected(topic: TopicName, outcome: bytes) -> None:
     if outcome == b"missing":
-        raise TopicMissing(f"Scalable topic not found: {topic}.")
+        raise TopicMissing(f"Scalable topic not found: {topic}. Check its name, or create it.")
     if outcome == b"fenced":
         raise Fenced(f"This node does not lead {topic} any more: try again.")
     if outcome == b"conflict":

@@ -206,7 +206,7 @@ def _check_local(local: str) -> None:
 
 
 def _too_long(local: str) -> InvalidName:
-    return InvalidName(f"The topic name {_shown(local)} is longer than {MAX_LOCAL_NAME_BYTES} bytes.")
+    return InvalidName(f"The topic name {_shown(local)} is longer than {MAX_LOCAL_NAME_BYTES} bytes: shorten it.")
 
 
 def _split_partition(local: str) -> tuple[str, int] | None:

@@ -373,7 +373,7 @@ def _check_name(what: str, name: str) -> None:
     if not name.strip():
         raise BadConsumerName(f"The {what} has no name: give it one.")
     if len(name.encode()) > MAX_LOCAL_NAME_BYTES:
-        raise BadConsumerName(f"The name of the {what} is longer than {MAX_LOCAL_NAME_BYTES} bytes.")
+        raise BadConsumerName(f"The name of the {what} is longer than {MAX_LOCAL_NAME_BYTES} bytes: shorten it.")
 
 
 # Thousands that come back at once name few namespaces; names that are refused are not kept.

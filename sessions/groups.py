@@ -33,6 +33,8 @@ _KEPT_FRAMES: Final = 256
 _SHORT: Final = 4_096
 # Buckets in one listing: enough to share the cost of asking, few enough that a large namespace comes in pieces.
 _LISTED_AT_ONCE: Final = 16
+# The part of the window after which changes are read: a read of some hundred topics takes a few milliseconds.
+_READ_BEFORE_TOLD: Final = 0.8
 _FIRST_PAUSE: Final = 0.05
 # Part of what a watcher waits after an outage, so well within the second that is promised for it.
 _LONGEST_PAUSE: Final = 0.25
@@ -115,6 +117,11 @@ class Group:
         self._frames: dict[tuple[int | None, bytes], tuple[bytes, ...]] = {}  # by the step they lead from and the id
         self._ready: dict[tuple[int | None, bytes], bytes] = {}  # those of them that are one piece
         self.list_again(range(keys.BUCKETS))
+
+    @property
+    def read_at(self) -> float:
+        """When changes are to be read, all that came until then together: in time for when they can be told."""
+        return self._flushed_at + self._around.window * _READ_BEFORE_TOLD
 
     @property
     def complete(self) -> bool:

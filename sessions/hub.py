@@ -120,6 +120,9 @@ class Hub:
     def wants(self, bucket: int, path: str) -> bool:
         return path in self._points[bucket]
 
+    def patience(self, bucket: int, path: str) -> float:
+        return float("-inf")  # a DAG is told as soon as it is known
+
     def gap(self, buckets: Collection[int]) -> None:
         for bucket in buckets:
             for path in self._points[bucket]:

@@ -130,6 +130,10 @@ class NamespaceWatches:
     def wants(self, bucket: int, path: str) -> bool:
         return path.rpartition("/")[0] in self._groups
 
+    def patience(self, bucket: int, path: str) -> float:
+        groups = self._groups[path.rpartition("/")[0]]
+        return min(group.read_at for group in groups.values())
+
     def apply(self, bucket: int, path: str, found: Found) -> None:
         namespace, _, last = path.rpartition("/")
         name = unquote(last)

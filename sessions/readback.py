@@ -40,6 +40,9 @@ class Listener(Protocol):
 
     def wants(self, bucket: int, path: str) -> bool: ...
 
+    def patience(self, bucket: int, path: str) -> float:
+        """Until when a change of a wanted topic may stay unread, because nobody would be told of it before."""
+
     def apply(self, bucket: int, path: str, found: Found) -> None:
         """A read of a wanted topic is complete."""
 
@@ -81,6 +84,8 @@ class ReadBack:
         self._reading: list[set[str]] = [set() for _ in range(keys.BUCKETS)]
         self._queues: dict[Hashable, dict[int, None]] = {}  # by route, of those with a reader: buckets with marks
         self._in_hand: set[int] = set()  # buckets of which a reader holds topics
+        self._postponed: dict[str, int] = {}  # topics to be marked later, with their buckets
+        self._postponing = False
         self._moment = 0
         self._began = [0] * keys.BUCKETS
 
@@ -90,8 +95,16 @@ class ReadBack:
     # What the feed calls.
 
     def changed(self, bucket: int, path: str) -> None:
-        if self._wanted(bucket, path):
+        due = min((who.patience(bucket, path) for who in self._listeners if who.wants(bucket, path)), default=None)
+        if due is None:
+            return
+        if due <= trio.current_time():
             self.mark(bucket, path)
+            return
+        self._postponed[path] = bucket
+        if not self._postponing:
+            self._postponing = True
+            self._nursery.start_soon(self._mark_postponed, due)
 
     def gap(self, buckets: Collection[int]) -> None:
         for listener in self._listeners:
@@ -143,6 +156,17 @@ class ReadBack:
             queue = self._queues[route] = {}
             self._nursery.start_soon(self._read_queued, route)
         queue[bucket] = None
+
+    async def _mark_postponed(self, due: float) -> None:
+        """What has come until then is read together; some of it could have waited longer."""
+        try:
+            await trio.sleep_until(due)
+        finally:
+            self._postponing = False
+        postponed, self._postponed = self._postponed, {}
+        for path, bucket in postponed.items():
+            if self._wanted(bucket, path):
+                self.mark(bucket, path)
 
     async def _read_queued(self, route: Hashable) -> None:
         """Read what is marked on one server until nothing is."""

@@ -61,9 +61,10 @@ class ConsumerStats(msgspec.Struct, frozen=True, rename="camel"):
     connected_since: str | None = None
 
 
-class SubscriptionStats(msgspec.Struct, frozen=True):
+class SubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):
     type: str
     consumers: tuple[ConsumerStats, ...] = ()
+    drained_segment_ids: frozenset[int] = frozenset()
 
 
 class TopicStats(msgspec.Struct, frozen=True):
@@ -99,8 +100,12 @@ def read(client: AdminClient, content: bytes, kind: type[Answer], what: str) -> 
 
 
 def unassigned(stats: TopicStats, subscription: SubscriptionStats) -> list[int]:
-    """The segments that no consumer of a subscription has; consumers of a queue share all of them."""
+    """The segments that no consumer of a subscription has, without those that hold nothing more for it.
+
+    Consumers of a queue share all of them.
+    """
     if subscription.type == QUEUE:
         return []
     taken = {segment_id for consumer in subscription.consumers for segment_id in consumer.segment_ids}
+    taken |= subscription.drained_segment_ids
     return [segment_id for segment_id in stats.layout.segments if segment_id not in taken]

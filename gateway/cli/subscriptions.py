@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli.graph_words import printable
 from gateway.cli.options import (
     DEFAULT_ADMIN_URL,
     AdminUrl,
@@ -72,7 +73,7 @@ def create(
     name, chosen = parse_topic(topic), parse_subscription(subscription)
     with admin_client(admin_url) as client:
         client.create_subscription(name, chosen, kind.name)
-    print(f"{name} has the {kind} subscription {chosen} now.")
+    print(f"{name} has the {kind} subscription {printable(chosen)} now.")
 
 
 @app.command()
@@ -80,7 +81,7 @@ def delete(
     topic: Topic,
     subscription: Subscription,
     force: Annotated[
-        bool, typer.Option("--force", "-f", help="Also while it has consumers; they lose their segments.")
+        bool, typer.Option("--force", "-f", help="Also while stream consumers are connected, who lose their segments.")
     ] = False,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
 ) -> None:
@@ -88,7 +89,7 @@ def delete(
     name, chosen = parse_topic(topic), parse_subscription(subscription)
     with admin_client(admin_url) as client:
         client.delete_subscription(name, chosen, force=force)
-    print(f"Deleted subscription {chosen} of {name}.")
+    print(f"Deleted subscription {printable(chosen)} of {name}.")
 
 
 @app.command()
@@ -112,7 +113,7 @@ def seek(
     name, chosen = parse_topic(topic), parse_subscription(subscription)
     with admin_client(admin_url) as client:
         client.seek(name, chosen, at_ms)
-    print(f"Subscription {chosen} of {name} goes on from {moment(at_ms) or 'the beginning'}.")
+    print(f"Subscription {printable(chosen)} of {name} goes on from {moment(at_ms) or 'the beginning'}.")
 
 
 @app.command("skip-all")
@@ -121,7 +122,7 @@ def skip_all(topic: Topic, subscription: Subscription, admin_url: AdminUrl = DEF
     name, chosen = parse_topic(topic), parse_subscription(subscription)
     with admin_client(admin_url) as client:
         client.skip_all(name, chosen)
-    print(f"Subscription {chosen} of {name} has skipped everything.")
+    print(f"Subscription {printable(chosen)} of {name} has skipped everything.")
 
 
 def moment_ago(text: str, now_ms: int) -> int:

@@ -111,15 +111,14 @@ def _rows(stats: TopicStats, subscription: SubscriptionStats) -> Iterator[tuple[
         )
     free = unassigned(stats, subscription)
     if free or not subscription.consumers:
-        # Sealed ones are nobody's once they are consumed; active ones are waiting for somebody.
+        # Sealed ones may wait for others to be consumed first; active ones wait for somebody.
         style = "yellow" if any(stats.layout.segments[each].is_active for each in free) else "dim"
         yield Text("nobody", style), "", Text(_segments(stats.layout, free), style)
 
 
 def _waiting(stats: TopicStats, subscription: SubscriptionStats) -> str:
-    """How many segments take messages that no consumer gets; nothing for a queue, where that cannot be."""
-    free = unassigned(stats, subscription)
-    return "" if subscription.type == QUEUE else str(sum(stats.layout.segments[each].is_active for each in free))
+    """How many segments hold or take messages that no consumer gets; nothing for a queue, where that cannot be."""
+    return "" if subscription.type == QUEUE else str(len(unassigned(stats, subscription)))
 
 
 def _segments(layout: LayoutStats, segment_ids: Iterable[int]) -> str:

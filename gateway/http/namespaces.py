@@ -47,7 +47,7 @@ class NamespaceRoutes(Controller):
     async def read_namespace(self, ports: Ports, name: NamespaceInPath) -> Response[bytes]:
         policies = await ports.store.get_namespace(name)
         if policies is None:
-            raise NamespaceMissing(f"Namespace does not exist: {name}.")
+            raise NamespaceMissing(f"Namespace does not exist: {name}. Check its name, or create it.")
         return Response(policies, media_type=MediaType.JSON)
 
     @put(
@@ -103,7 +103,7 @@ async def _delete_with_topics(ports: AdminPorts, name: NamespaceName) -> None:
     """Every step may be repeated, so after a crash in the middle the next call goes on from there."""
     store = ports.store
     if await store.get_namespace(name) is None and not await store.is_closed(name):
-        raise NamespaceMissing(f"Namespace does not exist: {name}.")
+        raise NamespaceMissing(f"Namespace does not exist: {name}. Check its name, or create it.")
     # First in all buckets: what is listed from then on is all that there will be.
     await store.close_namespace(name)
     try:

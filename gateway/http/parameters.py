@@ -31,7 +31,7 @@ def whole_number(request: AnyRequest, name: str, default: int) -> int:
     if text is None:
         return default
     if not _WHOLE_NUMBER.fullmatch(text):
-        raise InvalidParameter(f"{name} cannot be {_shown(text)}: give a whole number from 0 up.")
+        raise InvalidParameter(f"{name} cannot be {_shown(text)}: give a whole number from 1 up.")
     return int(text)
 
 
@@ -57,7 +57,7 @@ def checked_subscription(text: str) -> str:
     if not text.strip():
         raise InvalidParameter("The name of the subscription is blank: give it one.")
     if len(text.encode()) > MAX_LOCAL_NAME_BYTES:
-        raise InvalidParameter(f"The name of the subscription is longer than {MAX_LOCAL_NAME_BYTES} bytes.")
+        raise InvalidParameter(f"The name of the subscription is longer than {MAX_LOCAL_NAME_BYTES} bytes: shorten it.")
     return text
 
 

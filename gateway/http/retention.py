@@ -154,7 +154,7 @@ async def _write(ports: AdminPorts, name: NamespaceName, policy: RetentionPolicy
 async def _stored_policies(ports: AdminPorts, name: NamespaceName) -> bytes:
     policies = await ports.store.get_namespace(name)
     if policies is None:
-        raise NamespaceMissing(f"Namespace does not exist: {name}.")
+        raise NamespaceMissing(f"Namespace does not exist: {name}. Check its name, or create it.")
     return policies
 
 

@@ -54,7 +54,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SegmentStats(msgspec.Struct, frozen=True, rename="camel"):
-    """A segment as the layout has it. Whoever leads the topic owns its segments; null while nobody does."""
+    """A segment as the layout has it. As in DAGs, the node that is asked serves the active ones, nobody the sealed."""
 
     name: str
     state: Literal["ACTIVE", "SEALED"]
@@ -114,11 +114,12 @@ class ConsumerStats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):
-    """`segments` has those that a consumer is assigned."""
+    """`segments` has those that a consumer is assigned, `drained_segment_ids` sealed ones with nothing left in them."""
 
     type: Literal["STREAM", "QUEUE", "CHECKPOINT"]
     segments: dict[str, SubscriptionSegmentStats]
     consumers: list[ConsumerStats]
+    drained_segment_ids: list[int]
     msg_backlog: int = 0
     backlog_size: int = 0
     unacked_messages: int = 0

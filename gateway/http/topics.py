@@ -202,7 +202,7 @@ async def topic_state(ports: AdminPorts, name: TopicName) -> TopicState:
     """A topic with its subscriptions, as the store has it now."""
     state = await ports.registrations.state(ports.store.commands, name)
     if state is None:
-        raise TopicMissing(f"Scalable topic not found: {name}.")
+        raise TopicMissing(f"Scalable topic not found: {name}. Check its name, or create it.")
     return state
 
 
@@ -224,7 +224,7 @@ async def _check_unused(ports: AdminPorts, name: TopicName) -> None:
 async def stored_topic(ports: AdminPorts, name: TopicName) -> StoredTopic:
     stored = await ports.store.get(name)
     if stored is None:
-        raise TopicMissing(f"Scalable topic not found: {name}.")
+        raise TopicMissing(f"Scalable topic not found: {name}. Check its name, or create it.")
     return stored
 
 

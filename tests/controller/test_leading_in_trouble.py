@@ -81,7 +81,7 @@ async def test_a_living_node_with_the_same_address_is_another_node(
 ) -> None:
     async with pair(valkey, advertise="pulsar://balancer.example:6650") as (first, second):
         await first.leaders.lead(TOPIC)
-        await eventually(lambda: second.peers.is_renewed(first.session.record.session), within=LIMIT)
+        await eventually(lambda: second.peers.seemed_alive(first.session.record.session), within=LIMIT)
         with pytest.raises(LedElsewhere):
             await second.leaders.as_leader(TOPIC, do_nothing)
         assert first.leaders.leads(TOPIC)

@@ -66,8 +66,8 @@ def stats(**subscriptions: Any) -> dict[str, Any]:
     }
 
 
-def subscription(kind: str, *consumers: Any) -> Mapping[str, Any]:
-    return {"type": kind, "consumers": consumers, "msgBacklog": 9}
+def subscription(kind: str, *consumers: Any, drained: tuple[int, ...] = ()) -> Mapping[str, Any]:
+    return {"type": kind, "consumers": consumers, "drainedSegmentIds": drained, "msgBacklog": 9}
 
 
 def rows(outcome: Outcome) -> list[list[str]]:
@@ -77,7 +77,7 @@ def rows(outcome: Outcome) -> list[list[str]]:
 
 
 def test_stats_say_who_leads_who_owns_and_who_subscribes(admin: AdminStub) -> None:
-    billing = subscription("STREAM", consumer("a", 1), consumer("b", 2, connected=False))
+    billing = subscription("STREAM", consumer("a", 1), consumer("b", 2, connected=False), drained=(0,))
     admin.answer("GET", f"{T}/stats", 200, stats(billing=billing, mails=subscription("QUEUE", consumer("q"))))
     shown = rows(topics(admin, "stats", "orders"))
     assert shown[:4] == [
@@ -88,8 +88,16 @@ def test_stats_say_who_leads_who_owns_and_who_subscribes(admin: AdminStub) -> No
     ]
     assert ["0", "0000-7fff", "sealed", "2, 3", "1", URL] in shown
     assert ["2", "0000-3fff", "active", "0", "1", URL] in shown
-    # Segment 3 is without a consumer; 0 is too, but it takes no messages any more.
+    # Segment 3 is without a consumer; 0 is too, but there is nothing left in it.
     assert shown[-2:] == [["billing", "stream", "2", "1", "1"], ["mails", "queue", "1", "1"]]
+
+
+def test_a_drained_segment_is_not_one_that_nobody_has(admin: AdminStub) -> None:
+    billing = subscription("STREAM", consumer("a", 1, 2, 3), drained=(0,))
+    admin.answer("GET", f"{T}/stats", 200, stats(billing=billing))
+    assert "nobody" not in topics(admin, "consumers", "orders").out
+    shown = json.loads(topics(admin, "consumers", "orders", "--json").out)
+    assert shown["subscriptions"]["billing"]["unassignedSegmentIds"] == []
 
 
 def test_stats_of_a_topic_that_nobody_leads(admin: AdminStub) -> None:

@@ -26,3 +26,10 @@ async def pass_window(clock: MockClock) -> None:
     await settle()
     clock.jump(WINDOW)
     await settle()
+
+
+async def read_in_window(clock: MockClock) -> None:
+    """Changes that came right after an update have been read, and the window in which they are gathered is not over."""
+    await settle()
+    clock.jump(0.9 * WINDOW)
+    await settle()

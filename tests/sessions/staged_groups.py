@@ -186,6 +186,9 @@ class Stage:
     def wants(self, bucket: int, path: str) -> bool:
         return True
 
+    def patience(self, bucket: int, path: str) -> float:
+        return self.group.read_at
+
     def apply(self, bucket: int, path: str, found: Found) -> None:
         incarnation = found.version.incarnation if isinstance(found, StoredTopic) else None
         self.group.update(bucket, path, keys.topic_at(path).local, incarnation)

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from metadata import keys
-from tests.sessions.group_updates import diff_of, names, pass_window
+from tests.sessions.group_updates import diff_of, names, pass_window, read_in_window
 from tests.sessions.staged_groups import PREFIX, WINDOW, full, hash_of, quiet, settle, staged
 
 # Joining.
@@ -93,7 +93,7 @@ async def test_joining_flushes_what_is_pending_for_everybody(mock_clock: MockClo
         assert diff_of(first) == (["c"], [])
         stage.put("d")
         stage.remove("a")
-        await settle()
+        await read_in_window(mock_clock)
         assert not first.take()  # the window is open
         second = stage.peer()
         stage.join(second)
@@ -115,7 +115,7 @@ async def test_a_joining_hash_is_compared_with_what_is_true_and_not_with_what_wa
         stage.put("b")
         await settle()
         stage.put("c")
-        await settle()  # pending
+        await read_in_window(mock_clock)  # and not told yet
         behind, current = stage.peer(), stage.peer()
         stage.join(behind, behind.believe("ab"))
         stage.join(current, current.believe("abc"))
@@ -173,8 +173,7 @@ async def test_a_flush_for_a_newcomer_begins_the_window_anew(mock_clock: MockClo
         stage.put("b")
         await settle()
         stage.put("c")
-        await settle()
-        mock_clock.jump(0.9 * WINDOW)
+        await read_in_window(mock_clock)
         stage.join(stage.peer())
         await settle()
         assert [list(update.diff.added) for update in peer.take()] == [[PREFIX + "b"], [PREFIX + "c"]]

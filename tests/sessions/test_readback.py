@@ -37,9 +37,13 @@ class Wanting:
         self.told: list[tuple[str, int | None]] = []
         self.gaps: list[list[int]] = []
         self.fault: Exception | None = None
+        self.patient_until = float("-inf")
 
     def wants(self, bucket: int, path: str) -> bool:
         return bucket == BUCKET and path in self.wanted
+
+    def patience(self, bucket: int, path: str) -> float:
+        return self.patient_until
 
     def apply(self, bucket: int, path: str, found: Found) -> None:
         assert bucket == BUCKET
@@ -266,3 +270,68 @@ async def test_results_are_handed_on_with_pauses_for_others(mock_clock: MockCloc
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
     assert max(after - before for before, after in pairwise(turns)) <= 16
+
+
+# ---- What can wait
+
+
+async def test_changes_that_nobody_would_be_told_of_before_are_read_together_when_they_are_due(
+    mock_clock: MockClock,
+) -> None:
+    listener = Wanting(A, B, C)
+    listener.patient_until = trio.current_time() + 1
+    async with staged(listener) as stage:
+        for path in (A, B, A, C):
+            stage.change(path)
+            mock_clock.jump(0.2)
+            await settle()
+        assert not stage.batches
+        mock_clock.jump(0.2)
+        await settle()
+        assert stage.batches == [[A, B, C]]
+        assert listener.told == [(A, 2), (B, 1), (C, 1)]
+        # From then on it is past, so that the next one is read at once.
+        stage.change(B)
+        await settle()
+        assert stage.batches[1:] == [[B]]
+
+
+async def test_a_topic_that_somebody_cannot_wait_for_is_read_at_once(mock_clock: MockClock) -> None:
+    patient, hasty = Wanting(A, B), Wanting(B)
+    patient.patient_until = trio.current_time() + 1
+    async with staged(patient, hasty) as stage:
+        stage.change(A, B)
+        await settle()
+        assert stage.batches == [[B]]
+        assert (patient.told, hasty.told) == ([(B, 1)], [(B, 1)])
+        mock_clock.jump(1)
+        await settle()
+        assert stage.batches == [[B], [A]]
+
+
+async def test_what_nobody_wants_any_more_when_it_is_due_is_not_read(mock_clock: MockClock) -> None:
+    listener = Wanting(A)
+    listener.patient_until = trio.current_time() + 1
+    async with staged(listener) as stage:
+        stage.change(A)
+        listener.wanted.clear()
+        mock_clock.jump(1)
+        await settle()
+        assert not stage.batches
+
+
+async def test_what_can_wait_and_is_due_while_the_store_cannot_be_trusted_is_read_after_the_gap(
+    mock_clock: MockClock,
+) -> None:
+    listener = Wanting(A)
+    listener.patient_until = trio.current_time() + 1
+    async with staged(listener) as stage:
+        stage.change(A)
+        stage.trusted = False
+        mock_clock.jump(1)
+        await settle()
+        assert not stage.batches
+        stage.trusted = True
+        stage.readback.gap([BUCKET])
+        await settle()
+        assert listener.told == [(A, 1)]
