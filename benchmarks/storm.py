@@ -30,7 +30,7 @@ class Scale:
     rounds: int
 
 
-FULL = Scale(watchers=2000, topics=10_000, rounds=7)
+FULL = Scale(watchers=2000, topics=10_000, rounds=15)
 QUICK = Scale(watchers=40, topics=100, rounds=2)
 
 

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.graph_words import printable
 from gateway.cli.options import (
     DEFAULT_ADMIN_URL,
     AdminUrl,
@@ -21,7 +20,7 @@ from gateway.cli.options import (
     parse_subscription,
     parse_topic,
 )
-from gateway.cli.terminal import LATEST_MS, cell, moment, print_json, print_parts, table
+from gateway.cli.terminal import LATEST_MS, cell, moment, print_json, print_parts, shown, table
 
 app = typer.Typer(no_args_is_help=True, help="List, create, move and delete the subscriptions of a topic.")
 
@@ -73,7 +72,7 @@ def create(
     name, chosen = parse_topic(topic), parse_subscription(subscription)
     with admin_client(admin_url) as client:
         client.create_subscription(name, chosen, kind.name)
-    print(f"{name} has the {kind} subscription {printable(chosen)} now.")
+    print(f"{name} has the {kind} subscription {shown(chosen)} now.")
 
 
 @app.command()
@@ -89,7 +88,7 @@ def delete(
     name, chosen = parse_topic(topic), parse_subscription(subscription)
     with admin_client(admin_url) as client:
         client.delete_subscription(name, chosen, force=force)
-    print(f"Deleted subscription {printable(chosen)} of {name}.")
+    print(f"Deleted subscription {shown(chosen)} of {name}.")
 
 
 @app.command()
@@ -113,7 +112,7 @@ def seek(
     name, chosen = parse_topic(topic), parse_subscription(subscription)
     with admin_client(admin_url) as client:
         client.seek(name, chosen, at_ms)
-    print(f"Subscription {printable(chosen)} of {name} goes on from {moment(at_ms) or 'the beginning'}.")
+    print(f"Subscription {shown(chosen)} of {name} goes on from {moment(at_ms) or 'the beginning'}.")
 
 
 @app.command("skip-all")
@@ -122,7 +121,7 @@ def skip_all(topic: Topic, subscription: Subscription, admin_url: AdminUrl = DEF
     name, chosen = parse_topic(topic), parse_subscription(subscription)
     with admin_client(admin_url) as client:
         client.skip_all(name, chosen)
-    print(f"Subscription {printable(chosen)} of {name} has skipped everything.")
+    print(f"Subscription {shown(chosen)} of {name} has skipped everything.")
 
 
 def moment_ago(text: str, now_ms: int) -> int:

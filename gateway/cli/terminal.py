@@ -47,6 +47,13 @@ def table(*headings: str, right: Collection[str] = (), whole: Collection[str] = 
     return made
 
 
+def shown(text: str) -> str:
+    """Text that others have chosen, in a sentence of ours: it moves no cursor."""
+    from gateway.cli.graph_words import printable
+
+    return printable(text)
+
+
 def cell(text: str, style: str = "") -> Text:
     """Text that others have chosen: it moves no cursor, and what looks like markup in it is none."""
     from rich.text import Text

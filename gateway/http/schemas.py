@@ -54,7 +54,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SegmentStats(msgspec.Struct, frozen=True, rename="camel"):
-    """A segment as the layout has it. As in DAGs, the node that is asked serves the active ones, nobody the sealed."""
+    """A segment as the layout has it. `owner_broker` is null: segments have no owners before there are messages."""
 
     name: str
     state: Literal["ACTIVE", "SEALED"]

@@ -48,19 +48,19 @@ class StatsRoutes(Controller):
         leader = state.topic.leader
         if leader is not None and not await ports.peers.is_alive(leader.session):
             leader = None
-        return stats_of(state, leader, await connected(ports, state), ports.peers.nodes[0].pulsar_url)
+        return stats_of(state, leader, await connected(ports, state))
 
 
-def stats_of(state: TopicState, leader: Leader | None, alive: Collection[str], owner_url: str) -> ScalableTopicStats:
+def stats_of(state: TopicState, leader: Leader | None, alive: Collection[str]) -> ScalableTopicStats:
     """`leader` is one that is alive, `alive` the sessions of all nodes that are, as far as they hold consumers."""
     return ScalableTopicStats(
-        layout=_layout(state.topic.name, records.decode_layout(state.topic.value), owner_url),
+        layout=_layout(state.topic.name, records.decode_layout(state.topic.value)),
         leader=None if leader is None else LeaderStats(leader.session, leader.pulsar_url, leader.http_url, leader.term),
         subscriptions={name: _subscription(found, alive) for name, found in sorted(state.subscriptions.items())},
     )
 
 
-def _layout(topic: TopicName, layout: Layout, owner_url: str) -> LayoutStats:
+def _layout(topic: TopicName, layout: Layout) -> LayoutStats:
     return LayoutStats(
         layout.epoch,
         {
@@ -70,7 +70,7 @@ def _layout(topic: TopicName, layout: Layout, owner_url: str) -> LayoutStats:
                 parent_ids=list(segment.parent_ids),
                 child_ids=list(segment.child_ids),
                 entry_buckets=len(segment.entry_bucket_splits) + 1,
-                owner_broker=owner_url if segment.is_active else None,
+                owner_broker=None,
             )
             for segment in layout.segments.values()
         },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
@@ -96,7 +97,7 @@ async def test_an_earlier_life_of_this_node_is_not_waited_for(valkey: ValkeyProc
         assert stored is not None
         assert await node.leaders._around.leaderships.take(stored, dead) is not None
         # As if it had died just now, with most of its lease left.
-        valkey.client().set(keys.node_key(dead.session), b"{}", px=60_000)
+        valkey.client().set(keys.node_key(dead.session), msgspec.json.encode(dead), px=60_000)
         valkey.client().hset(keys.NODES, dead.session, "")
         assert (await node.leaders.lead(TOPIC)).leader.session == node.session.record.session
 

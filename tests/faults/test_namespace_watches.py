@@ -236,7 +236,8 @@ async def test_a_dag_watch_and_a_namespace_watch_with_one_id_do_not_mix(topology
 
 async def test_all_watchers_of_a_group_share_one_listing_and_one_evaluation_per_event(topology: Topology) -> None:
     async with AsyncExitStack() as stack:
-        node = await stack.enter_async_context(running_node(topology.url, probe_interval=NEVER))
+        # So patient with its store that nothing is listed again because the machine is busy.
+        node = await stack.enter_async_context(running_node(topology.url, probe_interval=NEVER, store_timeout=10.0))
         other = await stack.enter_async_context(running_node(topology.url))
         changes = transitions_of(other)
         await create(changes, *names(50), properties=BLUE | {"tier": "1"})
