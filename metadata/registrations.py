@@ -241,12 +241,7 @@ class Registrations:
         outcome, generation = await self._store.commands.script(
             keys.BUCKET_SLOTS[bucket],
             scripts.ASSIGN,
-            [
-                keys.record_key(path),
-                keys.subscriptions_key(path),
-                keys.members_key(path, subscription.name),
-                keys.changes_key(bucket),
-            ],
+            _keys_of(path, subscription.name),
             [
                 topic.version.incarnation,
                 leader.fence,
@@ -277,12 +272,7 @@ class Registrations:
         outcome = await self._store.commands.script(
             keys.BUCKET_SLOTS[bucket],
             scripts.END_GROUP,
-            [
-                keys.record_key(path),
-                keys.subscriptions_key(path),
-                keys.members_key(path, name),
-                keys.changes_key(bucket),
-            ],
+            _keys_of(path, name),
             [
                 topic.version.incarnation,
                 leader.fence,
@@ -338,12 +328,7 @@ class Registrations:
         outcome = await self._store.commands.script(
             keys.BUCKET_SLOTS[bucket],
             scripts.DELETE_SUBSCRIPTION,
-            [
-                keys.record_key(path),
-                keys.subscriptions_key(path),
-                keys.members_key(path, name),
-                keys.changes_key(bucket),
-            ],
+            _keys_of(path, name),
             [name, "1" if force else "0", path, self._store.change_log_length, operation_id(), *gone],
         )
         if outcome == b"missing":
@@ -370,3 +355,13 @@ class Registrations:
 
 def _mismatch(name: str, kind: str) -> SubscriptionMismatch:
     return SubscriptionMismatch(f"Subscription {name} exists with the type {kind}: use that, or another name.")
+
+
+def _keys_of(path: str, subscription: str) -> list[bytes]:
+    """Of a topic, one of its subscriptions and the log that tells of them."""
+    return [
+        keys.record_key(path),
+        keys.subscriptions_key(path),
+        keys.members_key(path, subscription),
+        keys.changes_key(keys.bucket_of(path)),
+    ]

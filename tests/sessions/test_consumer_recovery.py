@@ -284,3 +284,31 @@ async def test_nothing_is_told_on_the_word_of_a_store_that_lost_its_identity(fre
         fresh_valkey.client().flushall()
         await eventually(node.readiness, within=LIMIT)
         await stays(lambda: consumer.history == [{0, 1, 2, 3}], 1.5)
+
+
+async def test_a_connection_that_the_store_remembers_wrongly_ends_with_the_session_that_held_it(
+    valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its departure was lost longer ago than departures are remembered: only another session can tell."""
+    monkeypatch.setattr("sessions.departures.LONGEST_FEED_LAG", 0.0)
+    async with (
+        serving(valkey.url, consumer_grace=0.5, session_lease=LONG) as node,
+        registering(node.pulsar_url) as client,
+        registering(node.pulsar_url) as doomed,
+    ):
+        steady = await client.subscribed(TOPIC, "s", "steady")
+        await until_shared([steady, await doomed.subscribed(TOPIC, "s", "doomed")], range(4))
+        path = keys.path_of(TOPIC)
+        members, changes = keys.members_key(path, "s"), keys.changes_key(keys.bucket_of(path))
+        before, length = valkey.client().hgetall(members), valkey.command("XLEN", changes)
+        doomed.disconnect()
+        await until_shared([steady], range(4))
+        known = node.feed.counters.changes
+        await eventually(lambda: node.feed.counters.changes >= known and not node.consumers._reading, within=LIMIT)
+        # The store goes back to before all that.
+        entries = valkey.command("XRANGE", changes, "-", "+")
+        valkey.command("XDEL", changes, *(entry[0] for entry in entries[length:]))
+        valkey.client().hset(members, mapping=before)  # type: ignore[arg-type]
+        await eventually(lambda: node.session.sessions_lost == 1, within=LIMIT)
+        await until_gone(node, "doomed")
+        await until_shared([steady], range(4))
