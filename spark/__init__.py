@@ -1,1 +1,1 @@
-"""Jobs over recorded notification logs: synthesise, analyse, replay, report."""
+"""The pipeline over recorded traces, on Spark: synthesise, analyse, replay, report. The server never imports it."""

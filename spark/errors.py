@@ -1,0 +1,5 @@
+"""What keeps a job from being done, said in a sentence for whoever started it."""
+
+
+class JobError(Exception):
+    """The job cannot be done as asked; the text says what to do."""

@@ -1,0 +1,84 @@
+"""The Spark session that all jobs run in, and a look at Java before Spark fails for want of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spark.errors import JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLDEST_JAVA: Final = 17
+DEFAULT_MASTER: Final = "local[*]"
+_VERSION: Final = re.compile(r'version "(?:1\.)?([0-9]+)')
+
+_SETTINGS: Final[Mapping[str, str]] = {
+    # Jobs print what is worth knowing; the pages of Spark are for whoever asks for them.
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # As small as one machine likes it; adaptive execution makes more of it where there is more to do.
+    "spark.sql.shuffle.partitions": "8",
+}
+
+
+@contextmanager
+def spark_session(
+    name: str, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session for one job; `master` None leaves it to spark-submit, or is `local[*]` without that."""
+    submitted = "SPARK_SUBMIT_OPTS" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        check_java(os.environ)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise JobError("This needs PySpark: install vela with its extra, as in: pip install 'vela[spark]'") from None
+    builder = SparkSession.builder.appName(name)
+    if master is not None or not submitted:
+        builder = builder.master(master or DEFAULT_MASTER)
+    chosen = {**_SETTINGS, **(settings or {})}
+    if not submitted and (master or DEFAULT_MASTER).startswith("local"):
+        # Nobody else connects; without this a host whose name leads nowhere cannot run Spark at all.
+        chosen.setdefault("spark.driver.host", "127.0.0.1")
+        chosen.setdefault("spark.driver.bindAddress", "127.0.0.1")
+    with tempfile.TemporaryDirectory(prefix="vela-spark-") as scratch:
+        chosen.setdefault("spark.sql.warehouse.dir", str(Path(scratch, "warehouse")))
+        for key, value in chosen.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+def check_java(environ: Mapping[str, str]) -> None:
+    """Refuse a machine without a Java that Spark runs on."""
+    home = environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environ.get("PATH"))
+    advice = f"install a JDK or JRE {OLDEST_JAVA} or newer, or name one with JAVA_HOME."
+    if java is None:
+        raise JobError(f"Spark needs Java, and there is none here: {advice}")
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        raise JobError(f"Spark needs Java, and {java} does not run: {advice}") from None
+    found = _VERSION.search(told.stderr) or _VERSION.search(told.stdout)
+    if found is None or int(found[1]) < OLDEST_JAVA:
+        version = f"version {found[1]}" if found else "no version that Spark knows"
+        raise JobError(f"Spark needs Java {OLDEST_JAVA} or newer, and {java} is {version}: {advice}")

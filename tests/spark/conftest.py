@@ -1,0 +1,20 @@
+"""A small Spark of this process, shared by its tests because it takes seconds to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    small = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+    with spark_session("vela-tests", "local[2]", small) as session:
+        yield session
