@@ -8,7 +8,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SOURCES := protocol layout metadata controller sessions gateway spark benchmarks tests
 
-.PHONY: serve test check lint format proto docs bench soak clean
+.PHONY: serve test check lint format proto docs bench soak pack spark clean
 
 serve: $(VENV)/.runtime  ## run the server on an embedded Valkey, data in ./vela-data
 	@exec $(BIN)/vela serve $(ARGS)
@@ -37,6 +37,11 @@ proto: $(VENV)/.dev  ## regenerate protocol/wire from the .proto file
 docs: $(VENV)/.dev  ## regenerate the pages that are made from the code
 	$(BIN)/python -m gateway.settings_page > docs/settings.md
 
+spark: $(VENV)/.spark  ## set up what `vela trace synth`, `analyze` and `replay` need; Java 17 comes from elsewhere
+
+pack: $(VENV)/.spark  ## the environment for the executors of a Spark cluster, as an archive
+	$(BIN)/python -m spark.packing dist/vela-spark.tar.gz
+
 bench: $(VENV)/.dev  ## figures as ratios against a floor of the same run
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -55,6 +60,10 @@ $(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install -q -e .
 	@touch $@
 
+$(VENV)/.spark: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install -q -e '.[spark]'
+	@touch $@ $(VENV)/.runtime
+
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install -q -e '.[dev]'
-	@touch $@ $(VENV)/.runtime
+	@touch $@ $(VENV)/.spark $(VENV)/.runtime

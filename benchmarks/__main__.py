@@ -13,7 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 import httpx
 from rich.console import Console
 
-from benchmarks import burst, failover, idle, memory, push, rebalance, stalled, start, storm, watches
+from benchmarks import (
+    analysis,
+    burst,
+    failover,
+    idle,
+    memory,
+    push,
+    rebalance,
+    record,
+    replay,
+    stalled,
+    start,
+    storm,
+    watches,
+)
 from benchmarks.figures import Figure, MeasurementFailed, as_json, print_table
 
 BENCHMARKS: Mapping[str, Callable[[bool], list[Figure]]] = {
@@ -27,6 +41,9 @@ BENCHMARKS: Mapping[str, Callable[[bool], list[Figure]]] = {
     "failover": failover.measure,
     "rebalance": rebalance.measure,
     "idle": idle.measure,
+    "record": record.measure,
+    "analysis": analysis.measure,
+    "replay": replay.measure,
 }
 # The server and the readers hold some 2,200 sockets each; the usual soft limit is 1,024.
 OPEN_FILES = 20_000

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from controller.garbage import GarbageCollector
 from controller.leaders import Leaders
+from gateway.recorder.recorder import Recorder
 from metadata.feed import ChangeFeed
 from metadata.lanes import Lane
 from metadata.node_sessions import NodeSession
@@ -39,6 +40,7 @@ class Sources:
     leaders: Leaders
     consumers: ConsumerHub
     garbage: GarbageCollector
+    recorder: Recorder | None
 
 
 def page_of(sources: Sources) -> bytes:
@@ -60,6 +62,8 @@ class _VelaCollector(Collector):
         yield from self._watches()
         yield from self._controller()
         yield from self._store()
+        if self._sources.recorder is not None:
+            yield from _recording(self._sources.recorder)
 
     def _sockets(self) -> Iterator[Metric]:
         counters = self._sources.counters
@@ -152,6 +156,13 @@ class _VelaCollector(Collector):
         yield _counter(
             "node_sessions_lost", "Node sessions that ran out or were given up.", self._sources.session.sessions_lost
         )
+
+
+def _recording(recorder: Recorder) -> Iterator[Metric]:
+    yield _counter("recorder_events", "Events written to the trace.", recorder.written.events)
+    yield _counter("recorder_dropped", "Changes that the trace lacks for want of room.", recorder.counters.dropped)
+    yield _counter("recorder_errors", "Attempts to write the trace that failed.", recorder.written.errors)
+    yield _gauge("recorder_queue", "Events that wait to be written to the trace.", recorder.queued)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

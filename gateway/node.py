@@ -32,6 +32,8 @@ from gateway.http.serve import ConnectionLimits, serve_http
 from gateway.listener import Listener, ListenerLimits
 from gateway.logs import redact_url
 from gateway.metrics import Sources, page_of
+from gateway.recorder.recorder import Recorder
+from gateway.recorder.recording import recording_of
 from gateway.settings import Settings
 from metadata import keys
 from metadata.embedded import EmbeddedValkey
@@ -82,6 +84,7 @@ class Node:
     leaders: Leaders
     consumers: ConsumerHub
     garbage: GarbageCollector
+    recorder: Recorder | None
     listener: Listener
     stop_http: trio.Event
 
@@ -159,6 +162,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
     with unwrapped():
         async with (
             open_store(store_url, timeouts=timeouts, change_log_length=settings.change_log_length) as store,
+            recording_of(settings, store) as recorder,
             trio.open_nursery() as background,
         ):
             await store.ensure_namespace(FIRST_NAMESPACE)
@@ -205,7 +209,9 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 consumers.rolled_back(buckets)
                 session.renounce()
 
-            feed = ChangeFeed(store, switch, probe_interval=settings.probe_interval, on_rollback=rolled_back)
+            feed = ChangeFeed(
+                store, switch, probe_interval=settings.probe_interval, on_rollback=rolled_back, observer=recorder
+            )
             peers = Peers(store, session, lease=settings.session_lease, on_death=lambda dead: leaders.nodes_died(dead))
             leaders = Leaders(
                 store,
@@ -243,7 +249,9 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             switch.add(leaders)
             listener = _listener(settings, Hubs(hub, namespaces, consumers), pulsar_url, counters)
             lanes = (*store.lanes, feed.lane)
-            sources = Sources(counters, hub, namespaces, readback, feed, lanes, session, leaders, consumers, garbage)
+            sources = Sources(
+                counters, hub, namespaces, readback, feed, lanes, session, leaders, consumers, garbage, recorder
+            )
             app = build_app(
                 AdminPorts(
                     store=store,
@@ -267,6 +275,10 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             background.start_soon(_supervised, "the leaderships", leaders.run)
             background.start_soon(_supervised, "the registered consumers", consumers.run)
             background.start_soon(_supervised, "the garbage collection", garbage.run)
+            if recorder is not None:
+                if settings.record_values:
+                    readback.add(recorder.values)
+                background.start_soon(_supervised, "the recorder", recorder.run)
             async with trio.open_nursery() as serving:
                 stop_http = trio.Event()
                 serving.start_soon(listener.serve, pulsar_sockets)
@@ -289,6 +301,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     leaders,
                     consumers,
                     garbage,
+                    recorder,
                     listener,
                     stop_http,
                 )

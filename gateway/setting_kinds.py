@@ -109,7 +109,7 @@ def _parse_switch(text: str) -> bool:
     return _SWITCH_WORDS[word]
 
 
-def _parse_directory(text: str) -> Path:
+def _parse_path(text: str) -> Path:
     if not text or "\0" in text:
         raise ValueError(text)
     try:
@@ -118,7 +118,7 @@ def _parse_directory(text: str) -> Path:
         raise ValueError(text) from None
 
 
-def _show_directory(path: Path) -> str:
+def _show_path(path: Path) -> str:
     return str(path) if path.is_absolute() or path.parts[:1] == ("..",) else f"./{path}"
 
 
@@ -127,7 +127,8 @@ _SWITCH_WORDS = {
     **dict.fromkeys(("false", "no", "off", "0"), False),
 }
 ADDRESS = Kind("HOST:PORT", "HOST:PORT, with port 0 for any free port and IPv6 in [brackets]", HostPort.parse)
-DIRECTORY = Kind("DIR", "the path of a directory", _parse_directory, _show_directory)
+FILE = Kind("FILE", "the path of a file", _parse_path, _show_path)
+DIRECTORY = Kind("DIR", "the path of a directory", _parse_path, _show_path)
 SWITCH = Kind("BOOL", "true or false", _parse_switch, lambda on: "true" if on else "false", toml_type=bool)
 STORE = Kind(
     "URL",

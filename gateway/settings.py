@@ -39,6 +39,7 @@ class Setting:
     unset: str
     help: str
     panel: str
+    also: str  # a shorter word for the flag, if any
 
     @property
     def is_switch(self) -> bool:
@@ -84,13 +85,13 @@ class Setting:
 
 
 # Called in the class body, and so once: the values are immutable, which is what RUF009 asks about.
-def _row(kind: Kind, default: str | None, panel: str, text: str, *, unset: str = "") -> Any:
+def _row(kind: Kind, default: str | None, panel: str, text: str, *, unset: str = "", also: str = "") -> Any:
     value = None if default is None else kind.parse(default)
-    return field(default=value, metadata={"row": (kind, default, unset, text, panel)})
+    return field(default=value, metadata={"row": (kind, default, unset, text, panel, also)})
 
 
 ADDRESSES, STORAGE, CONNECTIONS, LIMITS, LOGGING = "Addresses", "Store", "Connections", "Limits", "Logging"
-CONTROLLER = "Controller"
+CONTROLLER, RECORDING = "Controller", "Recording"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,6 +268,38 @@ class Settings:
         kinds.size("1B", "1MB"), "1KB", LIMITS, "Bytes of one property, name and value together."
     )
     max_body: int = _row(kinds.size("1KB", "1GB"), "1MB", LIMITS, "Bytes of the body of one admin request.")
+
+    record: Path | None = _row(  # noqa: RUF009
+        kinds.DIRECTORY,
+        None,
+        RECORDING,
+        "Where every change is recorded, in the directory of a new trace or of one to go on with.",
+        unset="nothing is recorded",
+    )
+    record_values: bool = _row(
+        kinds.SWITCH, "true", RECORDING, "Record each topic's record with its changes.", also="values"
+    )
+    record_anonymise: bool = _row(
+        kinds.SWITCH,
+        "false",
+        RECORDING,
+        "Record pseudonyms instead of the names of tenants, namespaces, topics and properties.",
+        also="anonymise",
+    )
+    record_anonymise_key: Path | None = _row(  # noqa: RUF009
+        kinds.FILE,
+        None,
+        RECORDING,
+        "A secret that makes the pseudonyms: with the same one, a trace can be gone on with.",
+        unset="a random one that is not kept",
+        also="anonymise-key",
+    )
+    record_part_size: int = _row(
+        kinds.size("64KB", "64GB"), "128MB", RECORDING, "How large a part of the trace gets before the next is begun."
+    )
+    record_part_time: float = _row(
+        kinds.duration("1s", "24h"), "10m", RECORDING, "How long a part of the trace is written to, at the most."
+    )
 
     log_level: str = _row(
         kinds.choice("debug", "info", "warning", "error"),

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from metadata import keys
+from metadata.arrivals import Arrivals
 from metadata.bells import Bells, check_role
 from metadata.change_log import (
     READ_COUNT,
@@ -30,7 +31,7 @@ from metadata.change_log import (
 )
 from metadata.errors import StoreError
 from metadata.lanes import Lane
-from metadata.link import Link, LinkLost
+from metadata.link import Link, LinkLost, Reply
 from metadata.store import TopicStore
 from metadata.tails import Tail, read_tails, rolled_back
 from metadata.urls import Endpoint
@@ -57,6 +58,16 @@ class FeedListener(Protocol):
 
     def gap(self, buckets: Collection[int]) -> None:
         """Anything may have changed in these buckets; they can be read again now."""
+
+
+class FeedObserver(Protocol):
+    """Who wants to see the feed itself. Both are called on the loop, before the listener, and must not block."""
+
+    def entries(self, bucket: int, fresh: Sequence[Reply], arrivals: Sequence[float | None]) -> None:
+        """These entries of a log were read, and the notification of each came then, if it came."""
+
+    def gap(self, buckets: Collection[int], cause: str) -> None:
+        """As for the listener, and why."""
 
 
 @dataclass(slots=True)
@@ -87,6 +98,7 @@ class ChangeFeed:
         *,
         probe_interval: float,
         on_rollback: Callable[[Collection[int]], None] = lambda buckets: None,
+        observer: FeedObserver | None = None,
     ) -> None:
         """`on_rollback` is called when the store has forgotten writes, before the gap that follows from it."""
         self.counters = FeedCounters()
@@ -96,6 +108,7 @@ class ChangeFeed:
         self._listener = listener
         self._probe_interval = probe_interval
         self._on_rollback = on_rollback
+        self._observer = observer
         self._pattern = f"__keyspace@{store.url.db}__:{keys.CHANGES_PREFIX}*"
         self._channel_prefix = len(self._pattern) - len(keys.CHANGES_PREFIX) - 1
         self._buckets = [_Bucket() for _ in range(keys.BUCKETS)]
@@ -165,7 +178,7 @@ class ChangeFeed:
             return
         follower = self._followers.get(link.endpoint)
         if follower is not None and follower.link is link:
-            follower.bell(bytes(message[2][self._channel_prefix :]))
+            follower.bell(bytes(message[2][self._channel_prefix :]), message[3])
 
     def _on_lost(self, link: Link) -> None:
         follower = self._followers.get(link.endpoint)
@@ -185,6 +198,7 @@ class _Follower:
         self._dirty: set[int] = set()
         self._rung = trio.Event()
         self._bells = Bells(endpoint, feed._pattern, feed._probe_interval)
+        self._arrivals = Arrivals() if feed._observer is not None else None
 
     async def run(self) -> None:
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
@@ -210,12 +224,15 @@ class _Follower:
                     log.debug("the primaries cannot be found now: %s", error)
                 await trio.sleep(backoff.next())
 
-    def bell(self, key: bytes) -> None:
+    def bell(self, key: bytes, event: bytes) -> None:
         bucket = keys.bucket_of_changes_key(key)
         if bucket is None:
             self._bells.rung += 1
         elif bucket in self.buckets:
             self.feed.counters.bells += 1
+            # An append that also trims rings twice.
+            if self._arrivals is not None and event == b"xadd":
+                self._arrivals.ring(bucket, trio.current_time())
             self._mark(bucket)
 
     def ring(self) -> None:
@@ -286,6 +303,8 @@ class _Follower:
             if self.feed._buckets[bucket].follower is self:
                 self.feed._buckets[bucket].follower = None
                 self.feed._away.add(bucket)
+        if self._arrivals is not None:
+            self._arrivals.forget(buckets)
 
     async def _follow(self, link: Link) -> None:
         generation = -1
@@ -311,12 +330,13 @@ class _Follower:
         self._dirty.clear()
         new = [bucket for bucket in marked if self.feed._buckets[bucket].position is None]
         requests = [log_read(b, self.feed._buckets[b].position) for b in marked]
+        waited = [self._arrivals.waiting(b) for b in marked] if self._arrivals is not None else ()
         # Behind the reads: of a log that was empty, only its own count tells whether its beginning is trimmed already.
         counts = [(keys.BUCKET_SLOTS[b], ("XINFO", "STREAM", keys.changes_key(b))) for b in new]
         replies = await self.feed.lane.gather([*requests, *counts], refusals=True)
         added = dict(zip(new, replies[len(marked) :], strict=True))
         doubtful = []
-        for bucket, entries in zip(marked, replies, strict=False):
+        for index, (bucket, entries) in enumerate(zip(marked, replies, strict=False)):
             state = self.feed._buckets[bucket]
             if state.follower is not self:
                 continue
@@ -332,6 +352,8 @@ class _Follower:
                 continue
             state.position = position_of(fresh[-1])
             self.feed.counters.changes += len(fresh)
+            if self._arrivals is not None:
+                self._show(bucket, fresh, waited[index], to_the_end=len(entries) < READ_COUNT)
             changed = dict.fromkeys(topic_of(entry) for entry in fresh if not is_about_consumers(entry))
             for path in changed:
                 self.feed._listener.changed(bucket, path)
@@ -342,6 +364,12 @@ class _Follower:
                     self.feed._listener.registered(bucket, path)
         if doubtful:
             await self._reset(doubtful, "log")
+
+    def _show(self, bucket: int, fresh: Sequence[Reply], waited: int, *, to_the_end: bool) -> None:
+        assert self._arrivals is not None
+        assert self.feed._observer is not None
+        arrivals = self._arrivals.take(bucket, len(fresh), waited=waited, to_the_end=to_the_end)
+        self.feed._observer.entries(bucket, fresh, arrivals)
 
     async def _probe(self, link: Link) -> None:
         """Compare every tail with what is known: finds lost bells, trimmed logs, fail-overs and flushes."""
@@ -404,6 +432,11 @@ class _Follower:
 
     def _declare_gap(self, buckets: Collection[int], cause: str) -> None:
         self.feed.counters.gaps[cause] += 1
+        if self._arrivals is not None:
+            # Positions were taken anew, and some of the bells are of what lies before them.
+            self._arrivals.forget(buckets)
+        if self.feed._observer is not None:
+            self.feed._observer.gap(buckets, cause)
         self.feed._listener.gap(buckets)
         self.feed._adopted.set()
         self.feed._adopted = trio.Event()

@@ -7,9 +7,11 @@ import os
 import re
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Annotated, Final
 
+import msgspec
 import trio
+from msgspec import Meta
 
 from metadata import keys, scripts
 from metadata.directory import Directory
@@ -47,6 +49,13 @@ _PAGE: Final = 1_000
 _ORDINARY: Final = re.compile(rb"[-.\w]{1,512}(?:\n[-.\w]{1,512})*+", re.ASCII)
 
 
+class _EpochJson(msgspec.Struct):
+    epoch: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+
+
+_epoch_decoder: Final = msgspec.json.Decoder(_EpochJson)
+
+
 class TopicStore:
     """The lanes to the store and what is done on them. `open_store` makes one."""
 
@@ -80,7 +89,7 @@ class TopicStore:
                 keys.closed_key(bucket, topic.namespace_name),
                 *(keys.segment_key(path, descriptor) for descriptor in segments),
             ],
-            [incarnation, value, topic.local, path, self.change_log_length, self.identity.mark],
+            [incarnation, value, topic.local, path, self.change_log_length, self.identity.mark, _epoch(value)],
             written=Version(incarnation, 0),
         )
         if outcome == b"lost":
@@ -132,6 +141,7 @@ class TopicStore:
                 len(created),
                 len(sealed),
                 "" if activity is None else activity,
+                _epoch(value),
                 *removed,
             ],
             written=Version(expected.incarnation, expected.number + 1),
@@ -430,6 +440,15 @@ def _stored(topic: TopicName, reply: Reply) -> StoredTopic | RecordDamaged | Non
     except (TypeError, ValueError):
         # Something that no script of ours wrote.
         return RecordDamaged(f"What is stored for {topic} is not the record of a topic: restore or remove it.")
+
+
+def _epoch(value: bytes) -> int | str:
+    """The epoch of a record's layout, for the change log; empty for a value that is no record: not ours to judge."""
+    try:
+        epoch = _epoch_decoder.decode(value).epoch
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    return "" if epoch is None else epoch
 
 
 def _check_expected(topic: TopicName, outcome: bytes) -> None:

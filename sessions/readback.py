@@ -85,7 +85,7 @@ class ReadBack:
         self._queues: dict[Hashable, dict[int, None]] = {}  # by route, of those with a reader: buckets with marks
         self._in_hand: set[int] = set()  # buckets of which a reader holds topics
         self._postponed: dict[str, int] = {}  # topics to be marked later, with their buckets
-        self._postponing = False
+        self._postponement: trio.CancelScope | None = None  # ends when the most impatient of them is due
         self._moment = 0
         self._began = [0] * keys.BUCKETS
 
@@ -102,9 +102,11 @@ class ReadBack:
             self.mark(bucket, path)
             return
         self._postponed[path] = bucket
-        if not self._postponing:
-            self._postponing = True
-            self._nursery.start_soon(self._mark_postponed, due)
+        if self._postponement is None:
+            self._postponement = trio.CancelScope(deadline=due)
+            self._nursery.start_soon(self._mark_postponed, self._postponement)
+        elif due < self._postponement.deadline:
+            self._postponement.deadline = due
 
     def gap(self, buckets: Collection[int]) -> None:
         for listener in self._listeners:
@@ -157,12 +159,13 @@ class ReadBack:
             self._nursery.start_soon(self._read_queued, route)
         queue[bucket] = None
 
-    async def _mark_postponed(self, due: float) -> None:
+    async def _mark_postponed(self, postponement: trio.CancelScope) -> None:
         """What has come until then is read together; some of it could have waited longer."""
         try:
-            await trio.sleep_until(due)
+            with postponement:
+                await trio.sleep_forever()
         finally:
-            self._postponing = False
+            self._postponement = None
         postponed, self._postponed = self._postponed, {}
         for path, bucket in postponed.items():
             if self._wanted(bucket, path):

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
 
 import typer
 
+from spark.analysis.command import analyze
 from spark.errors import JobError
+from spark.options import Master as Master
+from spark.replay.command import replay
+from spark.synth.command import synth
 
 app = typer.Typer(name="vela trace", no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
-
-Master = Annotated[
-    str | None,
-    typer.Option(
-        "--master", metavar="URL", help="The Spark master.", show_default="local[*], or what spark-submit says"
-    ),
-]
 
 
 @app.callback()
@@ -24,14 +20,17 @@ def trace() -> None:
     """Jobs over recorded traces, on Spark."""
 
 
-# One line for each command, in the module of its own: app.command("synth")(spark.synth.command.synth) and so on.
+# One line for each command; each is in the module of its own.
+app.command("synth")(synth)
+app.command("analyze")(analyze)
+app.command("replay")(replay)
 
 
 def main() -> None:
     from metadata.traces.errors import TraceError
 
     try:
-        app()
+        app(prog_name="vela trace")
     except (JobError, TraceError) as error:
         print(f"vela: {error}", file=sys.stderr)
         sys.exit(1)

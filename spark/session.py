@@ -22,7 +22,7 @@ OLDEST_JAVA: Final = 17
 DEFAULT_MASTER: Final = "local[*]"
 _VERSION: Final = re.compile(r'version "(?:1\.)?([0-9]+)')
 
-_SETTINGS: Final[Mapping[str, str]] = {
+_DEFAULTS: Final[Mapping[str, str]] = {
     # Jobs print what is worth knowing; the pages of Spark are for whoever asks for them.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -37,20 +37,26 @@ _SETTINGS: Final[Mapping[str, str]] = {
 def spark_session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A session for one job; `master` None leaves it to spark-submit, or is `local[*]` without that."""
+    """A session for one job; `master` None leaves it to spark-submit, or is `local[*]` without that.
+
+    `settings` are what the job cannot do without; in everything else spark-submit has the last word.
+    """
     submitted = "SPARK_SUBMIT_OPTS" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         check_java(os.environ)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     try:
+        from pyspark import SparkConf
         from pyspark.sql import SparkSession
     except ImportError:
         raise JobError("This needs PySpark: install vela with its extra, as in: pip install 'vela[spark]'") from None
     builder = SparkSession.builder.appName(name)
     if master is not None or not submitted:
         builder = builder.master(master or DEFAULT_MASTER)
-    chosen = {**_SETTINGS, **(settings or {})}
+    given = SparkConf() if submitted else None
+    chosen = {key: value for key, value in _DEFAULTS.items() if given is None or not given.contains(key)}
+    chosen |= settings or {}
     if not submitted and (master or DEFAULT_MASTER).startswith("local"):
         # Nobody else connects; without this a host whose name leads nowhere cannot run Spark at all.
         chosen.setdefault("spark.driver.host", "127.0.0.1")
@@ -59,12 +65,31 @@ def spark_session(
         chosen.setdefault("spark.sql.warehouse.dir", str(Path(scratch, "warehouse")))
         for key, value in chosen.items():
             builder = builder.config(key, value)
-        session = builder.getOrCreate()
+        try:
+            with _stderr_into(Path(scratch, "java.log")):
+                session = builder.getOrCreate()
+        except Exception as error:
+            first = next(iter(str(error).splitlines()), type(error).__name__)
+            raise JobError(f"Spark cannot be started on {master or DEFAULT_MASTER}: {first}") from None
         session.sparkContext.setLogLevel("ERROR")
         try:
             yield session
         finally:
             session.stop()
+
+
+@contextmanager
+def _stderr_into(file: Path) -> Iterator[None]:
+    """Processes that are started in the block write their errors into a file: Java greets with a dozen warnings."""
+    sys.stderr.flush()
+    ours = os.dup(2)
+    with file.open("wb") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
 
 
 def check_java(environ: Mapping[str, str]) -> None:

@@ -43,6 +43,7 @@ def _meant_for_users() -> tuple[type[Exception], ...]:
     from gateway.settings import SettingsError
     from layout.errors import LayoutError
     from metadata.errors import StoreError
+    from metadata.traces.errors import TraceError
     from protocol.errors import ProtocolError
 
-    return AdminError, CannotListen, LayoutError, ProtocolError, SettingsError, StoreError
+    return AdminError, CannotListen, LayoutError, ProtocolError, SettingsError, StoreError, TraceError

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import config, doctor, namespaces, nodes, subscriptions, topics, watch
+from gateway.cli import config, doctor, namespaces, nodes, subscriptions, topics, trace, watch
 from gateway.cli.failures import alone, sentence
 from gateway.cli.options import with_settings
 from gateway.settings import Settings
@@ -63,6 +63,7 @@ app.add_typer(subscriptions.app, name="subscriptions", rich_help_panel=_USING)
 app.add_typer(namespaces.app, name="namespaces", rich_help_panel=_USING)
 app.command(rich_help_panel=_USING)(nodes.nodes)
 app.add_typer(watch.app, name="watch", rich_help_panel=_USING)
+app.add_typer(trace.app, name="trace", rich_help_panel=_USING)
 
 
 def main() -> None:

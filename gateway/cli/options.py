@@ -149,9 +149,9 @@ def with_settings(
 
 
 def _parameter(row: Setting) -> inspect.Parameter:
-    word = row.name.replace("_", "-")
+    words = [row.name.replace("_", "-"), *([row.also] if row.also else ())]
     option = typer.Option(
-        f"--{word}/--no-{word}" if row.is_switch else f"--{word}",
+        *(f"--{word}/--no-{word}" if row.is_switch else f"--{word}" for word in words),
         metavar=None if row.is_switch else row.kind.metavar,
         show_default=False,
         rich_help_panel=row.panel,

@@ -1,7 +1,7 @@
 #!lua
 -- Creates a topic: record, index entry, segment states and change log entry, or nothing.
 -- KEYS: record, index, changes, mark, closed, segment...
--- ARGV: op, incarnation, value, index field, path, log length, store id
+-- ARGV: op, incarnation, value, index field, path, log length, store id, epoch ('' where the value has none)
 -- Returns {outcome, incarnation, version}; outcome is done, exists, closed (the namespace is being deleted) or lost (the
 -- mark is not that of our store).
 local op, incarnation = ARGV[1], ARGV[2]
@@ -26,5 +26,6 @@ for i = 6, #KEYS do
 end
 redis.call('HSET', KEYS[2], ARGV[4], incarnation)
 redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[6], '*',
-  'topic', ARGV[5], 'kind', 'created', 'incarnation', incarnation, 'version', '0', 'op', op)
+  'topic', ARGV[5], 'kind', 'created', 'incarnation', incarnation, 'version', '0', 'op', op,
+  'epoch', ARGV[8], 'size', #ARGV[3])
 return {'done', incarnation, '0'}

@@ -3,7 +3,8 @@
 -- KEYS: record, changes, segments created..., segments sealed..., leaders if any is sealed, garbage if any is removed.
 --   No key that is not needed: while a slot moves, a script that names one that does not exist has to wait.
 -- ARGV: op, incarnation, version, value, path, log length, leader ('' for a write that needs none), number created,
---   number sealed, activity ('' for whichever it is), descriptors removed...
+--   number sealed, activity ('' for whichever it is), epoch ('' where the value has none),
+--   descriptors removed...
 -- Returns {outcome, incarnation, version}; outcome is done, missing, conflict or fenced.
 local op, incarnation = ARGV[1], ARGV[2]
 local current = redis.call('HMGET', KEYS[1], 'op', 'incarnation', 'version', 'leader', 'activity')
@@ -32,7 +33,7 @@ for i = 3, last_sealed do
   end
 end
 -- The storage of a removed segment is deleted from the garbage list, in slices.
-for i = 11, #ARGV do redis.call('HSET', KEYS[#KEYS], incarnation .. '/' .. ARGV[5] .. '/' .. ARGV[i], now) end
+for i = 12, #ARGV do redis.call('HSET', KEYS[#KEYS], incarnation .. '/' .. ARGV[5] .. '/' .. ARGV[i], now) end
 -- A sealed segment has to be pruned one day, for which the topic needs a leader.
 if last_sealed > last_created then
   redis.call('HSETNX', KEYS[last_sealed + 1], ARGV[5], '')
@@ -40,5 +41,6 @@ if last_sealed > last_created then
 end
 redis.call('HSET', KEYS[1], 'value', ARGV[4], 'version', version, 'mtime', now, 'op', op)
 redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[6], '*',
-  'topic', ARGV[5], 'kind', 'changed', 'incarnation', incarnation, 'version', version, 'op', op)
+  'topic', ARGV[5], 'kind', 'changed', 'incarnation', incarnation, 'version', version, 'op', op,
+  'epoch', ARGV[11], 'size', #ARGV[4])
 return {'done', incarnation, version}

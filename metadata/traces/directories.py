@@ -29,9 +29,19 @@ def log_name(number: int) -> str:
     return f"part-{number:06d}.log"
 
 
+def part_number(file: str) -> int:
+    """The place of a part among the others."""
+    match = _PART.fullmatch(file)
+    assert match is not None, f"{file} was checked to be a part"
+    return int(match[1])
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A directory whose manifest and files fit together. `logs` are the parts that are not complete."""
+    """A directory whose manifest and files fit together. `logs` are the parts that are not complete.
+
+    A recorder may be writing to it: then this is how it was when it was opened, and what was added since to the logs.
+    """
 
     directory: Path
     manifest: Manifest
@@ -52,46 +62,36 @@ class Trace:
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """All events; those of a recorded trace in the order of their `seq`, with what the unfinished logs hold."""
-        from metadata.traces import parquet_files, tables
+        from metadata.traces import parquet_files
 
         if self.manifest.kind == "synthetic":
-            yield from parquet_files.read_hours(self.directory / DATA, columns)
+            data = self.directory / DATA
+            yield from _counted(data, self.manifest.events, parquet_files.read_hours(data, columns))
             return
-        for file in self.files:
-            yield from parquet_files.read_part(file, columns)
-        for log in self.logs:
-            for batch in tables.batches_of(read_log(log)):
-                yield batch if columns is None else batch.select(list(columns))
+        events = {part.file: part.events for part in self.manifest.parts}
+        for path in sorted((*self.files, *self.logs), key=lambda each: part_number(each.name)):
+            if path.name in events:
+                yield from _counted(path, events[path.name], parquet_files.read_part(path, columns))
+            else:
+                yield from _unfinished(path, columns)
 
 
 def open_trace(directory: Path) -> Trace:
     """The trace in a directory, or a TraceError that says what is wrong with it."""
     manifest = read_manifest(directory)
-    if manifest.kind == "synthetic":
-        if not (directory / DATA).is_dir():
-            raise TraceError(f"{directory} has lost its {DATA}: make the trace again.")
-        return Trace(directory, manifest, ())
-    listed = {part.file: part for part in manifest.parts}
-    logs = []
-    for path in sorted(directory.iterdir()):
-        match = _PART.fullmatch(path.name)
-        if match is None or path.name in listed:
-            continue
-        if match[2] == "log":
-            # A crash between listing a part and removing its log leaves both; the listed one is whole.
-            if f"part-{match[1]}.parquet" not in listed:
-                logs.append(path)
-        elif not (directory / log_name(int(match[1]))).exists():
-            raise TraceError(f"{path} is not listed in {MANIFEST}: the directory mixes traces; take it out.")
-    for part in manifest.parts:
-        path = directory / part.file
-        if _PART.fullmatch(part.file) is None:
-            raise TraceError(f"{MANIFEST} of {directory} lists {part.file!r}, which is no part: restore the manifest.")
-        if not path.is_file():
-            raise TraceError(f"{path} is missing: restore it.")
-        if path.stat().st_size != part.bytes:
-            raise TraceError(f"{path} has {path.stat().st_size} bytes instead of {part.bytes}: restore it.")
-    return Trace(directory, manifest, tuple(logs))
+    while True:
+        fault: TraceError | None = None
+        try:
+            trace = _opened(directory, manifest)
+        except TraceError as error:
+            fault = error
+        # A recorder that finished a part meanwhile makes what was read before it wrong.
+        again = read_manifest(directory)
+        if again == manifest:
+            if fault is not None:
+                raise fault
+            return trace
+        manifest = again
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def locked(directory: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise TraceError(
                 f"Another recorder is writing to {directory}: give another directory, or stop it."
             ) from None
@@ -113,24 +113,107 @@ def locked(directory: Path) -> Iterator[None]:
 def seal_logs(directory: Path) -> list[Part]:
     """Make every log complete, under the lock of whoever calls; the parts that were added."""
     sealed = [seal_log(log) for log in open_trace(directory).logs]
-    for log in directory.glob("part-*.log"):
-        log.unlink()  # one that a crash left behind beside its complete part
+    remove_leftovers(directory)
     return [part for part in sealed if part is not None]
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what crashes have left, under the lock of whoever calls: nothing that holds an event of its own."""
+    for part in read_manifest(directory).parts:
+        # A crash between listing a part and removing its log leaves both; the listed one is whole.
+        (directory / part.file).with_suffix(".log").unlink(missing_ok=True)
+    for scratch in directory.glob(".part-*.parquet.new"):
+        scratch.unlink()
 
 
 def seal_log(log: Path) -> Part | None:
     """Turn one log into Parquet, list it, and remove it; None if it held nothing.
 
-    In this order: a crash leaves the log and at most an unlisted file, which the next attempt replaces.
+    In this order: a crash leaves the log and at most an unlisted file, which the next attempt replaces; or both the
+    listed part and the log, of which the next attempt removes the latter.
     """
-    from metadata.traces import parquet_files
-
     directory = log.parent
-    part = parquet_files.write_part(log.with_suffix(".parquet"), read_log(log))
-    if part is not None:
-        manifest = read_manifest(directory)
-        parts = tuple(sorted((*manifest.parts, part), key=lambda each: each.file))
-        write_manifest(directory, msgspec.structs.replace(manifest, parts=parts, events=manifest.events + part.events))
-    log.unlink()
+    complete = log.with_suffix(".parquet")
+    part = next((each for each in read_manifest(directory).parts if each.file == complete.name), None)
+    if part is None and log.exists():
+        part = _sealed(log, complete)
+    log.unlink(missing_ok=True)
     sync_directory(directory)
     return part
+
+
+def _sealed(log: Path, complete: Path) -> Part | None:
+    from metadata.traces import parquet_files
+
+    part = parquet_files.write_part(complete, read_log(log))
+    if part is not None:
+        manifest = read_manifest(log.parent)
+        parts = tuple(sorted((*manifest.parts, part), key=lambda each: part_number(each.file)))
+        events = sum(each.events for each in parts)
+        write_manifest(log.parent, msgspec.structs.replace(manifest, parts=parts, events=events))
+    return part
+
+
+def _opened(directory: Path, manifest: Manifest) -> Trace:
+    found = {path.name: path for path in directory.iterdir() if _PART.fullmatch(path.name)}
+    if manifest.kind == "synthetic":
+        if found:
+            raise _mixed(directory / min(found))
+        if not (directory / DATA).is_dir():
+            raise TraceError(f"{directory} has lost its {DATA}: make the trace again.")
+        return Trace(directory, manifest, ())
+    if (directory / DATA).is_dir():
+        raise _mixed(directory / DATA)
+    listed = {part.file for part in manifest.parts}
+    for part in manifest.parts:
+        _check_part(directory, part)
+    if len(listed) < len(manifest.parts):
+        raise TraceError(f"{MANIFEST} of {directory} lists a part twice: restore the manifest.")
+    logs = []
+    for name, path in found.items():
+        if path.suffix == ".log":
+            if path.with_suffix(".parquet").name not in listed:
+                logs.append(path)
+        elif name not in listed and path.with_suffix(".log").name not in found:
+            raise _mixed(path)
+    return Trace(directory, manifest, tuple(sorted(logs, key=lambda each: part_number(each.name))))
+
+
+def _check_part(directory: Path, part: Part) -> None:
+    match = _PART.fullmatch(part.file)
+    if match is None or match[2] != "parquet":
+        raise TraceError(f"{MANIFEST} of {directory} lists {part.file!r}, which is no part: restore the manifest.")
+    path = directory / part.file
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise TraceError(f"{path} is missing: restore it.") from None
+    if size != part.bytes:
+        raise TraceError(f"{path} has {size} bytes instead of {part.bytes}: restore it.")
+
+
+def _mixed(path: Path) -> TraceError:
+    return TraceError(f"{path} does not belong to what {MANIFEST} says: the directory mixes traces; take it out.")
+
+
+def _counted(source: Path, events: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same, and a complaint at the end where events are missing or too many."""
+    count = 0
+    for batch in batches:
+        count += batch.num_rows
+        yield batch
+    if count != events:
+        raise TraceError(f"{source} holds {count} events instead of {events}: restore it, or make the trace again.")
+
+
+def _unfinished(log: Path, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+    from metadata.traces import parquet_files, tables
+
+    try:
+        for batch in tables.batches_of(read_log(log)):
+            yield batch if columns is None else batch.select(list(columns))
+    except FileNotFoundError:
+        # Its recorder has finished it meanwhile; one without events left nothing.
+        finished = log.with_suffix(".parquet")
+        if finished.exists():
+            yield from parquet_files.read_part(finished, columns)

@@ -24,6 +24,10 @@ class Kind(StrEnum):
     BASE_END = "base_end"  # all topics were found: one without a BASE event since the gap was not there
 
 
+# What the recorder adds about itself; all others are entries of the change log.
+RECORDERS_OWN: Final = frozenset({Kind.GAP, Kind.BASE, Kind.BASE_END})
+
+
 class TraceEvent(msgspec.Struct, frozen=True, array_like=True):
     """One row. What does not apply to a kind of event, or is not known, is None.
 
@@ -44,6 +48,6 @@ class TraceEvent(msgspec.Struct, frozen=True, array_like=True):
     incarnation: str | None = None
     version: int | None = None
     epoch: int | None = None  # of the layout
-    size: int | None = None  # of the record's value, in bytes
+    size: int | None = None  # of the record's value, in bytes; of a gap, how many changes were dropped
     value: bytes | None = None  # the record; None also where a later one was read, or values are not recorded
     detail: str | None = None

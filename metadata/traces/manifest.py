@@ -35,6 +35,7 @@ class Manifest(msgspec.Struct, frozen=True):
     version: int = FORMAT_VERSION
     values: bool = True
     anonymised: bool = False
+    key_check: str | None = None  # whether a key is that of the pseudonyms; None also if nobody has kept it
     runs: int = 0  # how often a recorder was started
     parts: tuple[Part, ...] = ()
     events: int = 0
@@ -52,15 +53,7 @@ class _Heading(msgspec.Struct):
 
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of a directory, or what is wrong with that."""
-    if not directory.exists():
-        raise TraceError(f"There is no {directory}: give the directory of a trace.")
-    if not directory.is_dir():
-        raise TraceError(f"{directory} is no directory: give the directory of a trace.")
-    try:
-        text = (directory / MANIFEST).read_bytes()
-    except FileNotFoundError:
-        held = "is empty" if not any(directory.iterdir()) else f"holds no {MANIFEST}"
-        raise TraceError(f"{directory} {held}: it is not the directory of a trace.") from None
+    text = _manifest_text(directory)
     try:
         heading = msgspec.json.decode(text, type=_Heading)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -76,6 +69,20 @@ def read_manifest(directory: Path) -> Manifest:
         return msgspec.json.decode(text, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise TraceError(f"{directory / MANIFEST} is damaged ({error}): restore it, or record anew.") from None
+
+
+def _manifest_text(directory: Path) -> bytes:
+    try:
+        return (directory / MANIFEST).read_bytes()
+    except FileNotFoundError:
+        if not directory.exists():
+            raise TraceError(f"There is no {directory}: give the directory of a trace.") from None
+        held = "is empty" if not any(directory.iterdir()) else f"holds no {MANIFEST}"
+        raise TraceError(f"{directory} {held}: it is not the directory of a trace.") from None
+    except NotADirectoryError:
+        raise TraceError(f"{directory} is no directory: give the directory of a trace.") from None
+    except OSError as error:
+        raise TraceError(f"{directory / MANIFEST} cannot be read ({error.strerror}): look at who may.") from None
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -14,65 +15,83 @@ import pyarrow.parquet as pq
 
 from metadata.traces.errors import TraceError
 from metadata.traces.events import Kind, TraceEvent
-from metadata.traces.manifest import Part
-from metadata.traces.tables import EVENT_SCHEMA, batches_of
+from metadata.traces.manifest import Part, sync_directory
+from metadata.traces.tables import BATCH_ROWS, EVENT_SCHEMA, batches_of
 
-# Small enough that readers can skip by namespace and time, large enough to compress.
-_ROW_GROUP: Final = 100_000
 _COMPRESSION: Final = "zstd"
 
 
 def write_part(path: Path, events: Iterable[TraceEvent]) -> Part | None:
     """Write a part, whole or not at all; None, and no file, if there are no events."""
     scratch = path.with_name(f".{path.name}.new")
+    writer: pq.ParquetWriter | None = None
     count = gaps = bases = 0
     first_us = last_us = 0
-    writer: pq.ParquetWriter | None = None
     try:
         for batch in batches_of(events):
             if writer is None:
-                writer = pq.ParquetWriter(scratch, EVENT_SCHEMA, compression=_COMPRESSION)
+                # The checksums of pages are what tells a flipped bit from an event.
+                writer = pq.ParquetWriter(scratch, EVENT_SCHEMA, compression=_COMPRESSION, write_page_checksum=True)
                 first_us = batch.column("taken_us")[0].as_py()
             kinds = batch.column("kind")
             gaps += pc.sum(pc.equal(kinds, Kind.GAP)).as_py()
             bases += pc.sum(pc.equal(kinds, Kind.BASE)).as_py()
             count += batch.num_rows
             last_us = batch.column("taken_us")[-1].as_py()
-            writer.write_batch(batch, row_group_size=_ROW_GROUP)
-    finally:
+            writer.write_batch(batch)
+        if writer is None:
+            return None
+        writer.close()
+        with scratch.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    except BaseException:
         if writer is not None:
             writer.close()
-    if writer is None:
-        return None
-    with scratch.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(scratch, path)
+        scratch.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
     return Part(path.name, path.stat().st_size, count, gaps, bases, first_us, last_us)
 
 
 def read_part(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    with _named(path):
-        file = pq.ParquetFile(path)
-        if missing := [name for name in EVENT_SCHEMA.names if name not in file.schema_arrow.names]:
-            raise TraceError(f"{path} is no part of a trace: it has no column {missing[0]}.")
-        yield from file.iter_batches(columns=None if columns is None else list(columns))
+    with _naming(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        _check_columns(path, file.schema_arrow, EVENT_SCHEMA)
+        names = EVENT_SCHEMA.names if columns is None else list(columns)
+        for batch in file.iter_batches(BATCH_ROWS, columns=names):
+            yield batch.select(names)
 
 
 def read_hours(data: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The events of a synthetic trace, hour by hour, each in the order of time."""
-    with _named(data):
-        schema = EVENT_SCHEMA.append(pa.field("hour", pa.int64()))
-        partitioning = ds.partitioning(
-            pa.schema([EVENT_SCHEMA.field("namespace"), schema.field("hour")]), flavor="hive"
-        )
+    with _naming(data):
+        hour_field = pa.field("hour", pa.int64())
+        schema = EVENT_SCHEMA.append(hour_field)
+        partitioning = ds.partitioning(pa.schema([EVENT_SCHEMA.field("namespace"), hour_field]), flavor="hive")
         dataset = ds.dataset(data, schema=schema, format="parquet", partitioning=partitioning)
         hours = sorted({_hour_of(file) for file in dataset.files})
+        if dataset.files:
+            first = Path(dataset.files[0])
+            # The namespace is the name of a folder; a column that is not there would be read as unknown throughout.
+            in_files = EVENT_SCHEMA.remove(EVENT_SCHEMA.get_field_index("namespace"))
+            _check_columns(first, pq.read_schema(first), in_files)
         names = EVENT_SCHEMA.names if columns is None else list(columns)
+        read = list(dict.fromkeys([*names, "taken_us", "seq"]))
         for hour in hours:
-            read = list(dict.fromkeys([*names, "taken_us", "seq"]))
             table = dataset.to_table(columns=read, filter=ds.field("hour") == hour)
             table = table.sort_by([("taken_us", "ascending"), ("seq", "ascending")]).select(names)
-            yield from table.to_batches()
+            yield from table.to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _check_columns(path: Path, found: pa.Schema, wanted: pa.Schema) -> None:
+    for field in wanted:
+        if field.name not in found.names:
+            raise TraceError(f"{path} is no part of a trace: it has no column {field.name}; take it out.")
+        if found.field(field.name).type != field.type:
+            raise TraceError(
+                f"{path} is no part of a trace: its column {field.name} has the type {found.field(field.name).type} "
+                f"instead of {field.type}; take it out."
+            )
 
 
 def _hour_of(file: str) -> int:
@@ -83,15 +102,11 @@ def _hour_of(file: str) -> int:
     return int(number)
 
 
-class _named:  # noqa: N801  # reads as a statement
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
     """Says which file it is that cannot be read."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, pa.ArrowException | OSError) and not isinstance(error, TraceError):
-            raise TraceError(f"{self._path} cannot be read: {str(error).splitlines()[0]}") from error
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise TraceError(f"{path} cannot be read ({reason}): restore it.") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Final
 
 import msgspec
@@ -11,8 +10,10 @@ import pyarrow as pa
 
 from metadata.traces.events import TraceEvent
 
-# Rows that are turned into columns at a time.
+# What is turned into columns at a time, and so the size of a row group: small enough that readers can skip by time
+# and that a part of large records fits into memory, large enough to compress.
 BATCH_ROWS: Final = 20_000
+BATCH_VALUE_BYTES: Final = 16 * 1024 * 1024
 
 EVENT_SCHEMA: Final = pa.schema(
     [
@@ -37,9 +38,20 @@ EVENT_SCHEMA: Final = pa.schema(
 
 
 def batches_of(events: Iterable[TraceEvent]) -> Iterator[pa.RecordBatch]:
-    remaining = iter(events)
-    while rows := [msgspec.structs.astuple(event) for event in islice(remaining, BATCH_ROWS)]:
-        columns = [
-            pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), EVENT_SCHEMA, strict=True)
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)
+    rows: list[tuple[object, ...]] = []
+    value_bytes = 0
+    for event in events:
+        rows.append(msgspec.structs.astuple(event))
+        value_bytes += len(event.value or b"")
+        if len(rows) == BATCH_ROWS or value_bytes >= BATCH_VALUE_BYTES:
+            yield _batch(rows)
+            rows, value_bytes = [], 0
+    if rows:
+        yield _batch(rows)
+
+
+def _batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
+    columns = [
+        pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), EVENT_SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)

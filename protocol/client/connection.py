@@ -21,7 +21,7 @@ from protocol.client.errors import (
     ServerMisbehaved,
     ServerRefused,
 )
-from protocol.client.mailboxes import Latest
+from protocol.client.mailboxes import Latest, Mailbox
 from protocol.errors import ProtocolError
 from protocol.framing import BadFrame, Frame, FrameDecoder, UnknownCommand, encode
 from protocol.wire import pulsar_api_pb2 as api
@@ -159,12 +159,22 @@ class ClientConnection:
             raise ServerRefused(answer.error, answer.message)
         return answer.partitions
 
-    async def open_watch(self, topic: str, session_id: int | None = None, *, create_if_missing: bool = True) -> Watch:
-        """Watch a topic's segments. A session id that is in use passes to the new watch, as it does on the server."""
+    async def open_watch(
+        self,
+        topic: str,
+        session_id: int | None = None,
+        *,
+        create_if_missing: bool = True,
+        into: Mailbox[api.CommandScalableTopicUpdate] | None = None,
+    ) -> Watch:
+        """Watch a topic's segments. A session id that is in use passes to the new watch, as it does on the server.
+
+        Updates are left in `into` where there is one, for those who have their own way of taking them.
+        """
         self._check_scalable()
         session_id = self._topic_watches.choose(session_id)
         command = requests.open_topic_watch(session_id, topic, create_if_missing)
-        watch = Watch(session_id, self._topic_watches, self.send)
+        watch = Watch(session_id, self._topic_watches, self.send, into)
         await self._open(watch, self._topic_watches, command)
         return watch
 
@@ -175,16 +185,18 @@ class ClientConnection:
         properties: Mapping[str, str] | None = None,
         current_hash: str | None = None,
         watch_id: int | None = None,
+        into: Mailbox[api.CommandWatchScalableTopicsUpdate] | None = None,
     ) -> RawNamespaceWatch:
         """Watch the topics of `tenant/namespace` that have all of these properties.
 
         Without `current_hash` the first update is a Snapshot; with the hash of the set as it is, nothing comes until it
-        changes. A watch id that is in use passes to the new watch, as it does on the server.
+        changes. A watch id that is in use passes to the new watch, as it does on the server. Updates are left in `into`
+        where there is one.
         """
         self._check_scalable()
         watch_id = self._namespace_watches.choose(watch_id)
         command = requests.open_namespace_watch(watch_id, namespace, properties or {}, current_hash)
-        watch = RawNamespaceWatch(watch_id, self._namespace_watches, self.send, namespace)
+        watch = RawNamespaceWatch(watch_id, self._namespace_watches, self.send, namespace, into)
         await self._open(watch, self._namespace_watches, command)
         return watch
 

@@ -73,8 +73,14 @@ class Watch(ConnectionWatch[api.CommandScalableTopicUpdate]):
 
     __slots__ = ()
 
-    def __init__(self, number: int, table: WatchTable[api.CommandScalableTopicUpdate], send: Send) -> None:
-        super().__init__(number, table, send, Latest())
+    def __init__(
+        self,
+        number: int,
+        table: WatchTable[api.CommandScalableTopicUpdate],
+        send: Send,
+        into: Mailbox[api.CommandScalableTopicUpdate] | None = None,
+    ) -> None:
+        super().__init__(number, table, send, Latest() if into is None else into)
 
     @property
     def session_id(self) -> int:
@@ -94,9 +100,14 @@ class RawNamespaceWatch(ConnectionWatch[api.CommandWatchScalableTopicsUpdate]):
     __slots__ = ("namespace",)
 
     def __init__(
-        self, number: int, table: WatchTable[api.CommandWatchScalableTopicsUpdate], send: Send, namespace: str
+        self,
+        number: int,
+        table: WatchTable[api.CommandWatchScalableTopicsUpdate],
+        send: Send,
+        namespace: str,
+        into: Mailbox[api.CommandWatchScalableTopicsUpdate] | None = None,
     ) -> None:
-        super().__init__(number, table, send, InOrder())
+        super().__init__(number, table, send, InOrder() if into is None else into)
         self.namespace = namespace
 
     @property

@@ -32,6 +32,7 @@ FIGURES = {
         "rebalances while a crowd joins",
         "a crowd joins",
     ],
+    "record": ["recorder overhead"],
     "idle": ["memory per led topic", "store commands of an idle node"],
 }
 
@@ -62,7 +63,7 @@ def test_quick_run_measures_every_figure_of_a_benchmark(name: str) -> None:
 def test_unknown_benchmark_is_refused_with_the_names_of_those_that_exist() -> None:
     done = run("pushes")
     assert done.returncode == 2
-    assert "there are push, start, memory, storm, burst, watches, stalled, failover, rebalance, idle" in done.stderr
+    assert f"there are {', '.join(BENCHMARKS)}" in done.stderr
 
 
 def test_target_in_ratios_is_compared_with_the_ratio_to_the_floor() -> None:

@@ -257,3 +257,20 @@ def _segment(topology: Topology, descriptor: str) -> bytes | None:
     key = keys.segment_key(keys.path_of(TOPIC), descriptor)
     state: bytes | None = topology.client_for(key).hget(key, "state")  # type: ignore[assignment]
     return state
+
+
+async def test_the_change_log_says_the_epoch_and_the_size_of_what_was_written(topology: Topology) -> None:
+    async with open_store(topology.url) as store:
+        version = await store.create(TOPIC, b'{"epoch":3,"properties":{}}', [])
+        version = await store.replace(TOPIC, version, b'{"epoch":4}', removed=["0000-ffff-0"])
+        version = await store.replace(TOPIC, version, b"no record")
+        await store.delete(TOPIC, version, [])
+        bucket = keys.bucket_of(keys.path_of(TOPIC))
+        entries = await store.commands.call(keys.BUCKET_SLOTS[bucket], "XRANGE", keys.changes_key(bucket), "-", "+")
+    said = [dict(zip(fields[::2], fields[1::2], strict=True)) for _, fields in entries]
+    assert [(entry.get(b"epoch"), entry.get(b"size")) for entry in said] == [
+        (b"3", b"27"),
+        (b"4", b"11"),
+        (b"", b"9"),
+        (None, None),
+    ]

@@ -309,6 +309,18 @@ async def test_a_topic_that_somebody_cannot_wait_for_is_read_at_once(mock_clock:
         assert stage.batches == [[B], [A]]
 
 
+async def test_whoever_can_wait_long_does_not_make_others_wait(mock_clock: MockClock) -> None:
+    recorder, watcher = Wanting(A, B), Wanting(B)
+    recorder.patient_until = trio.current_time() + 10
+    watcher.patient_until = trio.current_time() + 1
+    async with staged(recorder, watcher) as stage:
+        stage.change(A, B)
+        mock_clock.jump(1)
+        await settle()
+        assert watcher.told == [(B, 1)]
+        assert stage.batches == [[A, B]]
+
+
 async def test_what_nobody_wants_any_more_when_it_is_due_is_not_read(mock_clock: MockClock) -> None:
     listener = Wanting(A)
     listener.patient_until = trio.current_time() + 1

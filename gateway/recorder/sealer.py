@@ -1,0 +1,102 @@
+"""Has complete logs turned into Parquet, one after another in their order, each by a child process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from metadata.traces.errors import TraceError
+from metadata.traces.manifest import read_manifest, write_manifest
+from protocol.backoff import Backoff
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 60.0
+
+
+class Sealer:
+    """Times are the caller's. The manifest is written here only while no child does it."""
+
+    def __init__(self, directory: Path, logs: Iterable[Path]) -> None:
+        self.failures = 0
+        self._directory = directory
+        self._logs = deque(logs)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        self._not_before = 0.0
+
+    @property
+    def busy(self) -> bool:
+        return self._child is not None or bool(self._logs)
+
+    def add(self, part: Path) -> None:
+        self._logs.append(part)
+
+    def go_on(self, now: float, dropped: int) -> None:
+        """See whether the child is done, and start the next; `dropped` is what the manifest is to say."""
+        if self._child is not None and self._child.poll() is not None:
+            self._collect(now)
+        if self._child is None and self._logs and now >= self._not_before:
+            self._note(dropped)
+            self._start()
+
+    def finish(self, dropped: int, limit: float) -> None:
+        """Seal what is left, for so many seconds in all; what cannot be sealed now, the next recorder seals."""
+        until = time.monotonic() + limit
+        while self.busy:
+            before = len(self._logs)
+            if self._child is None:
+                self._note(dropped)
+                self._start()
+            assert self._child is not None
+            try:
+                self._child.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+                self._child.wait()
+            self._collect(0.0)
+            if len(self._logs) == before:
+                log.warning("%d parts are left unsealed: run vela trace seal %s", before, self._directory)
+                return
+        self._note(dropped)
+
+    def _start(self) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "metadata.traces.sealing", str(self._logs[0].absolute()), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+
+    def _collect(self, now: float) -> None:
+        assert self._child is not None
+        _, said = self._child.communicate()
+        if self._child.returncode == 0:
+            self._logs.popleft()
+            self._backoff.reset()
+        else:
+            self.failures += 1
+            if self._backoff.fresh:
+                why = said.decode(errors="replace").strip().rpartition("\n")[2] or f"status {self._child.returncode}"
+                log.error("%s could not be sealed and will be tried again: %s", self._logs[0].name, why)
+            self._not_before = now + self._backoff.next()
+        self._child = None
+
+    def _note(self, dropped: int) -> None:
+        try:
+            manifest = read_manifest(self._directory)
+            if manifest.dropped != dropped:
+                write_manifest(self._directory, msgspec.structs.replace(manifest, dropped=dropped))
+        except (TraceError, OSError) as error:
+            # The child will meet the same, and that is told.
+            log.debug("the manifest could not be brought up to date: %s", error)

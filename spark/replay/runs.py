@@ -1,0 +1,203 @@
+"""One replay from the trace to its result: checked, planned, run, judged, reported, removed from the store again."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import trio
+from rich.console import Console
+
+from metadata.errors import StoreError
+from metadata.store import open_store
+from spark.errors import JobError
+from spark.profiles import Profile
+from spark.replay import job, plan, preflight
+from spark.replay.namespaces import living, remove_run, runs_in
+from spark.replay.node_metrics import check_metrics, sampled, usage
+from spark.replay.plan import Options
+from spark.replay.progress import followed
+from spark.replay.report import page_of
+from spark.replay.results import REPORT, RESULT, Result, as_json, environment_of, make_result, read_baseline
+from spark.session import spark_session
+from spark.traces import open_complete, read_events
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark.replay.plans import ReplayPlan
+
+T = TypeVar("T")
+
+OBSERVATIONS: Final = "observations"
+_SIGNALS_SEEN_S: Final = 0.2
+
+
+def dry_run(options: Options, profile: Profile, master: str | None) -> list[tuple[str, str]]:
+    """What would happen, line by line. Everything is checked that can be without changing anything."""
+    options.check()
+    _check_services(options)
+    trace = open_complete(options.trace)
+    with spark_session("vela trace replay", master, job.settings(plan.longest_wait_s(trace, options))) as session:
+        job.silence(session)
+        _, planned, extent = _plan(session, options, profile, plan.new_run_id())
+        return plan.description(options, planned, extent)
+
+
+def replay(options: Options, profile: Profile, master: str | None, console: Console) -> tuple[Result, Result | None]:
+    """Run it; the result and that of the baseline. What is worth a look lies in `options.out` afterwards."""
+    options.check()
+    baseline = None if options.baseline is None else read_baseline(options.baseline)
+    trace = open_complete(options.trace)
+    _check_services(options)
+    run_id = plan.new_run_id()
+    out = options.out or Path(f"replay-{run_id}")
+    observations = _prepared(out)
+    settings = job.settings(plan.longest_wait_s(trace, options))
+    try:
+        with (
+            _ended_by_signals(),
+            # Around the session: once that has ended, no task writes any more.
+            removed_after(run_id, options.store_url, console),
+            spark_session("vela trace replay", master, settings) as session,
+        ):
+            job.silence(session)
+            result = _interruptible(
+                session, lambda: _replayed(session, options, profile, run_id, observations, console)
+            )
+    finally:
+        if not options.keep_observations:
+            shutil.rmtree(observations, ignore_errors=True)
+    (out / RESULT).write_bytes(as_json(result, whole=True))
+    (out / REPORT).write_text(page_of(result, baseline).html(), encoding="utf-8")
+    return result, baseline
+
+
+async def clean(store_url: str) -> tuple[list[str], list[str]]:
+    """Remove what killed runs have left; (the runs removed, the runs that live)."""
+    try:
+        async with open_store(store_url) as store:
+            runs = sorted(await runs_in(store))
+            alive = await living(store, runs)
+            dead = [run_id for run_id in runs if run_id not in alive]
+            for run_id in dead:
+                await remove_run(store, run_id)
+            return dead, sorted(alive)
+    except StoreError as error:
+        raise JobError(f"The store cannot be cleaned: {error}") from None
+
+
+@contextmanager
+def removed_after(run_id: str, store_url: str, console: Console) -> Iterator[None]:
+    """Remove from the store what a run has written, however it ends."""
+
+    async def remove() -> None:
+        async with open_store(store_url) as store:
+            await remove_run(store, run_id)
+
+    try:
+        yield
+    finally:
+        try:
+            trio.run(remove)
+        except* StoreError as group:
+            console.print(
+                f"What run {run_id} has written is still in the store ({group.exceptions[0]}): remove it later with: "
+                "vela trace replay --clean --store URL",
+                style="yellow",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+
+
+def _interruptible(session: SparkSession, work: Callable[[], T]) -> T:
+    """Do it on another thread: an interrupt in the middle of a call to Java would come out as a page of errors."""
+    with ThreadPoolExecutor(1, thread_name_prefix="replay") as threads:
+        doing = threads.submit(work)
+        try:
+            while True:
+                try:
+                    # Signals are seen between two waits.
+                    return doing.result(timeout=_SIGNALS_SEEN_S)
+                except FutureTimeout:
+                    if doing.done():
+                        raise
+        except KeyboardInterrupt:
+            session.sparkContext.cancelAllJobs()
+            doing.exception()
+            raise
+
+
+def _replayed(
+    session: SparkSession, options: Options, profile: Profile, run_id: str, observations: Path, console: Console
+) -> Result:
+    timeline, planned, extent = _plan(session, options, profile, run_id)
+    trio.run(preflight.check_belonging, planned)
+    with followed(planned, extent.events, console), sampled(options.admin_url) as samples:
+        job.run_stage(session, timeline, planned, observations)
+    # Imported here: without PySpark it could not even say that it needs that.
+    from spark.replay.verdict import judge
+
+    with console.status("counting"):
+        verdict = judge(job.read_observations(session, observations, planned.tasks))
+    master = str(session.sparkContext.master)
+    node_seconds = usage(samples, verdict.started_us / 1e6)
+    return make_result(verdict, options, planned, extent, node_seconds, environment_of(master, planned.tasks))
+
+
+def _plan(
+    session: SparkSession, options: Options, profile: Profile, run_id: str
+) -> tuple[DataFrame, ReplayPlan, plan.Extent]:
+    from spark.timeline import timeline
+
+    # Read three times, and made with several shuffles.
+    changes = plan.cut(timeline(read_events(session, open_complete(options.trace))), options.until_s).persist()
+    extent = plan.extent_of(changes, options.speed)
+    planned = plan.make_plan(options, run_id, profile, extent, job.slots_of(session))
+    plan.check_descriptors(planned, job.descriptors_of(session, planned.tasks))
+    return changes, planned, extent
+
+
+def _check_services(options: Options) -> None:
+    trio.run(preflight.check_target, options.target)
+    trio.run(_check_store, options)
+    if options.admin_url is not None:
+        check_metrics(options.admin_url)
+
+
+async def _check_store(options: Options) -> None:
+    await preflight.check_store(options.store_url, allow_used=options.allow_used_store)
+
+
+def _prepared(out: Path) -> Path:
+    """The directory of a run, and where in it the tasks leave what they saw."""
+    observations = out / OBSERVATIONS
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise JobError(f"--out {out} cannot be made a directory: {error.strerror}.") from None
+    # Spark writes to a directory that is not there only; an earlier run with this --out may have kept it.
+    shutil.rmtree(observations, ignore_errors=True)
+    return observations
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does, so that what was written is removed."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,56 @@
+"""A server whose disk hangs while it records: those who watch notice nothing."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from gateway.recorder import recording
+from gateway.recorder.intake import Intake
+from gateway.recorder.part_log import PartLog
+from layout import records
+from metadata.traces.events import Kind
+from protocol.names import TopicName
+from tests.gateway.recorder.recorded import events_of
+from tests.support.nodes import running_node, transitions_of, until_at_epoch, viewing
+from tests.support.processes import ValkeyProcess
+from tests.support.waiting import eventually
+
+TOPIC = TopicName.parse("topic://public/default/orders")
+
+
+@pytest.mark.slow
+async def test_pushes_go_on_while_the_disk_hangs_and_drops_are_counted(
+    valkey: ValkeyProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flowing = threading.Event()
+    write = PartLog._write
+
+    def write_when_it_flows(log: PartLog, piece: memoryview) -> int:
+        flowing.wait()
+        return write(log, piece)
+
+    monkeypatch.setattr(PartLog, "_write", write_when_it_flows)
+    monkeypatch.setattr(recording, "Intake", lambda: Intake(most_events=6))
+    try:
+        async with running_node(valkey.url, record=tmp_path) as node, viewing(node) as viewer:
+            recorder = node.recorder
+            assert recorder is not None
+            view = await viewer.watch(TOPIC)
+            await eventually(lambda: view.updates)
+            transitions = transitions_of(node)
+            for epoch in range(1, 12):
+                stored = await node.store.get(TOPIC)
+                assert stored is not None
+                await transitions.split(TOPIC, records.decode(stored.value).layout.active[0].segment_id)
+                await until_at_epoch(epoch, [view])
+            assert recorder.counters.dropped > 0
+            assert recorder.written.events == 0
+            flowing.set()
+            await eventually(lambda: recorder.counters.bases >= 2 and recorder.queued == 0)
+    finally:
+        flowing.set()
+    events = events_of(tmp_path)
+    assert ("dropped", recorder.counters.dropped) in [(event.detail, event.size) for event in events]
+    [base] = [event for event in events if event.kind == Kind.BASE][-1:]
+    assert (base.topic, base.epoch) == ("orders", 11)
