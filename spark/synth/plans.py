@@ -26,7 +26,7 @@ _LARGEST_SEQ: Final = 2**63 - 1
 # Times are microseconds and differ within a namespace; closer than this on average they would crowd each other out.
 _CLOSEST_US: Final = 50
 # Enough to compare by; beyond it, the first namespaces stand for all.
-_EVENTS_COMPARED: Final = 2_000_000
+_EVENTS_COMPARED: Final = 1_000_000
 # Namespaces of a profile whose numbers of topics are drawn beforehand; beyond them, the profile's mean is good enough.
 _DRAWN: Final = 100_000
 

@@ -125,34 +125,45 @@ def measure_models(timeline: DataFrame, hours: float) -> tuple[Shape, tuple[Name
 
 
 def steps(timeline: DataFrame, stretch: float) -> DataFrame:
-    """Each op with what happened before it in its namespace, and the burst that it belongs to."""
-    whole = Window.partitionBy("namespace")
-    ordered = whole.orderBy("at_us", "seq")
+    """Each op with what happened before it in its namespace, and the burst that it belongs to.
+
+    A window keeps all rows of a namespace, so there are two and no more, over short rows, and small partitions that
+    nobody puts together again: more than that was too much for a Java with the usual memory.
+    """
+    ordered = Window.partitionBy("namespace").orderBy("at_us", "seq")
     before = ordered.rowsBetween(Window.unboundedPreceding, -1)
     until_now = ordered.rowsBetween(Window.unboundedPreceding, 0)
     # What a gap swallowed was found later, all at once: those times are not when it happened.
     happened = F.expr(_HAPPENED)
     earlier = F.last(F.when(happened, F.struct("at_us", "op", "topic")), ignorenulls=True).over(before)
     change = F.when(F.col("op") == "delete", -1).when(F.col("op") == "change", 0).otherwise(1)
-    threshold = F.least(F.avg("gap_us").over(whole) * BURST_SHARE, F.lit(LONGEST_BURST_GAP_US * stretch))
+    # The gaps from the first to the last event add up to the time between these.
+    widest = timeline.where(happened).groupBy("namespace").agg(
+        F.least(
+            F.expr("(max(at_us) - min(at_us)) / nullif(count(1) - 1, 0)") * BURST_SHARE,
+            F.lit(LONGEST_BURST_GAP_US * stretch),
+        ).alias("widest_us")
+    )  # fmt: skip
+    slots = 4 * timeline.sparkSession.sparkContext.defaultParallelism
+    least = TOGETHER_US * stretch
     return (
         timeline.select("at_us", "seq", "namespace", "topic", "op", "epoch", "size", "inferred")
+        .repartition(slots, "namespace")
+        .join(F.broadcast(widest), "namespace", "left")
         .withColumns({"earlier": earlier, "topics": F.sum(change).over(until_now), "happened": happened})
         .withColumn("gap_us", F.when(happened, F.col("at_us") - F.col("earlier.at_us")))
-        .withColumn("inside", F.coalesce(F.col("gap_us") <= threshold, F.lit(False)))
+        .withColumn("inside", F.coalesce(F.col("gap_us") <= F.col("widest_us"), F.lit(False)))
         .withColumn("burst", F.sum((F.col("happened") & ~F.col("inside")).cast("int")).over(until_now))
         .select(
             "namespace",
-            "topic",
+            F.length("topic").alias("name_length"),
             "op",
             "epoch",
             "size",
             "happened",
-            F.when(F.col("gap_us") < TOGETHER_US * stretch, TOGETHER_US * stretch)
-            .otherwise(F.col("gap_us"))
-            .alias("gap_us"),
+            F.when(F.col("gap_us") < least, least).otherwise(F.col("gap_us")).alias("gap_us"),
             F.col("earlier.op").alias("previous_op"),
-            F.col("earlier.topic").alias("previous_topic"),
+            (F.col("topic") == F.col("earlier.topic")).alias("again"),
             "topics",
             "inside",
             "burst",
@@ -170,12 +181,12 @@ def values_of_steps(stepped: DataFrame) -> DataFrame:
         {
             "seed": F.when(op == "seed", 1),
             "epoch": F.when(op == "seed", F.col("epoch")),
-            "name length": F.length("topic"),
+            "name length": F.col("name_length"),
             "gap": gap,
             "inside": F.when(inside, gap),
             "between": F.when(~inside, gap),
             "topics": F.when(happened, F.col("topics")),
-            "again": F.when(change, (F.col("topic") == F.col("previous_topic")).cast("int")),
+            "again": F.when(change, F.col("again").cast("int")),
             "size": F.when(create | change, F.col("size")),
             "created size": F.when(create, F.col("size")),
             "changed size": F.when(change, F.col("size")),
