@@ -25,13 +25,19 @@ SLOW_TOPOLOGIES = {"replica", "cluster"}
 SLOW_FIXTURES = {"fresh_replicated", "fresh_cluster"}
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not isinstance(item, pytest.Function):
             continue
+        if "spark" in item.fixturenames:
+            # One Spark for all of them: it takes longer to start than most of them take.
+            item.add_marker(pytest.mark.xdist_group("spark"))
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if parameters.get("topology") in SLOW_TOPOLOGIES or SLOW_FIXTURES.intersection(item.fixturenames):
             item.add_marker(pytest.mark.slow)
+    # What has to be done one after the other is begun first, so that nobody waits for it at the end.
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 class Stores:

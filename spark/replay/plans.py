@@ -37,7 +37,7 @@ class ReplayPlan(msgspec.Struct, frozen=True):
     reconnect: ReconnectPattern = ReconnectPattern()
     values: bool = True  # write the recorded values, where the trace has them
     patience_s: float = 10.0  # with a store or a target that has gone away in the middle
-    lead_s: float = 1.0  # between the agreement on the start and the start
+    lead_s: float = 3.0  # between the first word about the start and the start; the barrier takes a second of it
     seed: int = 0  # of the reconnect pattern's dice
 
     def check(self) -> None:

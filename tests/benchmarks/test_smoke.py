@@ -33,8 +33,13 @@ FIGURES = {
         "a crowd joins",
     ],
     "record": ["recorder overhead"],
+    "analysis": ["analysis of a smaller trace", "analysis of a larger trace", "analysis, how time grows"],
+    "replay": ["lateness of a replay, p99", "from due to shown in a replay, p99"],
     "idle": ["memory per led topic", "store commands of an idle node"],
 }
+
+# They wait for half a minute in which nothing happens, or start Spark several times.
+LONG = {"idle", "analysis", "replay"}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -46,8 +51,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    # That one waits for half a minute in which nothing happens.
-    [pytest.param(name, marks=pytest.mark.soak) if name == "idle" else name for name in BENCHMARKS],
+    [pytest.param(name, marks=pytest.mark.soak) if name in LONG else name for name in BENCHMARKS],
 )
 def test_quick_run_measures_every_figure_of_a_benchmark(name: str) -> None:
     done = run(name, "--quick", "--json")

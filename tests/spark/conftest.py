@@ -8,22 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark.session import spark_session
+from tests.spark.small_spark import COMPILE_LESS, SMALL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# For frames of a few rows: what makes Spark fast with millions takes longer here than all the rest.
-SMALL = {
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
-
-
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    with spark_session("vela-tests", "local[2]", SMALL) as session:
+    options = SMALL | {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": COMPILE_LESS,
+    }
+    with spark_session("vela-tests", "local[2]", options) as session:
         yield session

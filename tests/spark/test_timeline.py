@@ -76,7 +76,7 @@ class Story:
 Told = Callable[[Story], list[tuple[Any, ...]]]
 
 
-@pytest.fixture(params=["plain", pytest.param("spark", marks=pytest.mark.slow)])
+@pytest.fixture(params=["plain", pytest.param("spark", marks=[pytest.mark.soak, pytest.mark.xdist_group("spark")])])
 def told(request: pytest.FixtureRequest, tmp_path: Path) -> Told:
     """What a story comes to, in the order of time, without what the story did not vary.
 

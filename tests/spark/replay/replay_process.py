@@ -17,6 +17,7 @@ from metadata import keys
 from metadata.embedded import SOCKET_NAME
 from tests.e2e.vela_process import Outcome, VelaServer, environment
 from tests.spark.replay.small_traces import write_trace
+from tests.spark.small_spark import small_spark
 from tests.support.waiting import wait_until
 
 # Generous, because Spark starts slowly where others use the cores, too.
@@ -33,7 +34,7 @@ class Replay:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "spark", "replay", str(trace), *asked],
             cwd=Path(__file__).parents[3],
-            env=environment(variables),
+            env=environment(small_spark(directory / "spark-conf") | variables),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.replay.replay_process import replaying
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(480), pytest.mark.xdist_group("spark commands")]
 
 
 def test_every_watcher_converges_and_the_store_is_left_as_it_was(tmp_path: Path) -> None:
@@ -32,6 +32,7 @@ def test_every_watcher_converges_and_the_store_is_left_as_it_was(tmp_path: Path)
         assert list((replay.out / "observations").glob("*.parquet"))
 
 
+@pytest.mark.soak
 def test_target_that_goes_away_ends_the_run_with_its_reason(tmp_path: Path) -> None:
     with replaying(tmp_path, "--master", "local[2]", over_ms=60_000) as (replay, server):
         replay.wait_for_first_write()
@@ -47,6 +48,7 @@ def test_target_that_goes_away_ends_the_run_with_its_reason(tmp_path: Path) -> N
     assert "\tat " not in outcome.err
 
 
+@pytest.mark.soak
 def test_interrupted_run_removes_what_it_has_written(tmp_path: Path) -> None:
     with replaying(tmp_path, "--master", "local[2]", over_ms=120_000) as (replay, _):
         replay.wait_for_first_write()

@@ -15,8 +15,9 @@ from spark.packing import pack
 from tests.e2e.vela_process import VelaServer, environment
 from tests.spark.replay.replay_process import LIMIT_S, replaying
 from tests.spark.replay.small_traces import write_trace
+from tests.spark.small_spark import small_spark
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(480), pytest.mark.xdist_group("spark commands")]
 
 CLUSTER = "local-cluster[2,1,1024]"
 REPOSITORY = Path(__file__).parents[3]
@@ -43,6 +44,7 @@ def test_replay_on_separate_executors_converges(tmp_path: Path) -> None:
         assert replay.left_in_store() == []
 
 
+@pytest.mark.soak
 def test_more_tasks_than_slots_are_refused(tmp_path: Path) -> None:
     with replaying(tmp_path, "--master", "local[1]", "--tasks", "3") as (replay, _):
         outcome = replay.wait()
@@ -54,6 +56,7 @@ def test_more_tasks_than_slots_are_refused(tmp_path: Path) -> None:
         assert replay.left_in_store() == []
 
 
+@pytest.mark.soak
 def test_packed_environment_serves_executors_with_a_python_that_knows_nothing_of_vela(tmp_path: Path) -> None:
     archive = tmp_path / "environment.tar.gz"
     pack(archive)
@@ -74,7 +77,7 @@ def test_packed_environment_serves_executors_with_a_python_that_knows_nothing_of
                 *("--watchers", "12", "--connections", "6", "--max-lateness", "1h", "--json"),
             ],
             cwd=tmp_path,
-            env=environment({"SPARK_HOME": str(Path(pyspark.__file__).parent)}),
+            env=environment({"SPARK_HOME": str(Path(pyspark.__file__).parent), **small_spark(tmp_path / "spark-conf")}),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

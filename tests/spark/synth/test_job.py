@@ -62,7 +62,7 @@ def test_the_result_is_close_to_its_source(made: Synthesised) -> None:
     assert made.verdict == "the same shape"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_another_trace_is_far_from_the_source(spark: SparkSession, learned: Plan, tmp_path: Path) -> None:
     other = write_trace(tmp_path / "other", bursty_events(bursts=40, size=15, changes=20))
     measured = plan_from_trace(spark, open_complete(other), 1.0, TWO_HOURS).goal()
@@ -124,7 +124,7 @@ def test_its_timeline_is_what_was_generated(spark: SparkSession, made: Synthesis
     assert general == plain
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_synthetic_trace_can_be_learned_from(spark: SparkSession, made: Synthesised) -> None:
     plan = plan_from_trace(spark, open_complete(Path(made.out)), 1.0, TWO_HOURS)
     assert plan.around.namespaces == 4
@@ -158,7 +158,7 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_trace_with_too_few_changes_is_told_how_many_it_takes(spark: SparkSession, tmp_path: Path) -> None:
     small = write_trace(tmp_path / "small", bursty_events(bursts=3))
     with pytest.raises(JobError, match="too few to learn from: record until there are 100 or more"):
