@@ -62,7 +62,7 @@ OBSERVATIONS: Final = StructType(
         # write: one change, made in the store. push also has namespace, and topic where a DAG was pushed.
         StructField("namespace", StringType()),
         StructField("topic", StringType()),
-        StructField("op", StringType()),  # create, change or delete
+        StructField("op", StringType()),  # create, change, delete, or touch: a change that leaves the layout
         StructField("due_us", LongType()),
         StructField("sent_us", LongType()),
         StructField("done_us", LongType()),  # the store's answer

@@ -27,6 +27,7 @@ SHOWN: Final = StructType(
 )
 
 _WRITE: Final = ("due_us", "sent_us", "op")
+_MEMBERSHIP: Final = ("create", "delete")  # what the watchers of a namespace are told
 
 
 def writes_done(observations: DataFrame) -> DataFrame:
@@ -49,7 +50,7 @@ def expected_showings(observations: DataFrame) -> int:
     """
     writes = writes_done(observations)
     watchers = observations.where(F.col("record") == "watcher")
-    memberships = writes.where(F.col("op") != "change").groupBy("namespace").agg(F.count("*").alias("writes"))
+    memberships = writes.where(F.col("op").isin(*_MEMBERSHIP)).groupBy("namespace").agg(F.count("*").alias("writes"))
     of_namespaces = watchers.where(F.col("watches") == "namespace").groupBy("namespace").agg(F.count("*").alias("by"))
     of_topics = watchers.where(F.col("watches") == "topic").groupBy("namespace", "topic").agg(F.count("*").alias("by"))
     ended = F.min(F.when(F.col("op") == "delete", F.col("sent_us"))).over(Window.partitionBy("namespace", "topic"))
@@ -72,7 +73,7 @@ def _shown_in_namespaces(observations: DataFrame) -> DataFrame:
     """Each topic that came or went in a push, assigned to the last such write sent before."""
     pushes = observations.where((F.col("record") == "push") & F.col("topic").isNull())
     told = _told(pushes, "added", "create").unionByName(_told(pushes, "removed", "delete"))
-    writes = writes_done(observations).where(F.col("op") != "change")
+    writes = writes_done(observations).where(F.col("op").isin(*_MEMBERSHIP))
     rows = told.select(
         "namespace", "topic", "op", F.col("arrival_us").alias("time"), "watcher", "arrival_us", "after_reconnect"
     ).unionByName(
@@ -98,7 +99,8 @@ def _shown_in_topics(observations: DataFrame) -> DataFrame:
     sent when it arrived. The end of a topic is a push without an epoch.
     """
     watchers = observations.where((F.col("record") == "watcher") & (F.col("watches") == "topic"))
-    writes = writes_done(observations).join(watchers.select("namespace", "topic", "watcher"), ["namespace", "topic"])
+    layouts = writes_done(observations).where(F.col("op") != "touch")
+    writes = layouts.join(watchers.select("namespace", "topic", "watcher"), ["namespace", "topic"])
     pushes = observations.where((F.col("record") == "push") & F.col("topic").isNotNull())
     rows = writes.select(
         "namespace",

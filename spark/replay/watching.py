@@ -184,8 +184,6 @@ class _Line:
 
     async def reopen(self, view: TopicView) -> None:
         view.gone = False
-        # What it is told now was there long ago.
-        view.reopened = True
         if self._connection is not None and self.is_up:
             try:
                 await self._open(self._connection, view)

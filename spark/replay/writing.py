@@ -171,6 +171,7 @@ class Writer:
         if op == "delete" and key not in self._known:
             self._note_failed(key, change, op, due_us, sent_us, "unknown")
             return
+        before = self._known.get(key)
         try:
             try:
                 about = await self._send(key, topic, change, op)
@@ -192,6 +193,8 @@ class Writer:
             self.counts.seeded += 1
             return
         self.counts.written += 1
+        if op == "change" and before is not None and before.epoch == about.epoch:
+            op = "touch"  # whoever watches the layout is told nothing
         self._seen.append(
             (*key, op, due_us, sent_us, self._clock.now_us(), about.version.incarnation, about.epoch, None)
         )

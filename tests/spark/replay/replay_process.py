@@ -56,12 +56,7 @@ class Replay:
                                    for told in store.hvals(key)), LIMIT_S)  # fmt: skip
 
     def left_in_store(self) -> list[str]:
-        """The namespaces and keys of replays, without the segments that wait for the server to collect them."""
-        with redis.Redis(unix_socket_path=str(self._socket)) as store:
-            namespaces = [name.decode() for name in store.hkeys(keys.NAMESPACES.decode())]
-            found = [key.decode() for key in store.scan_iter("*replay*")]
-        left = [name for name in namespaces if "replay" in name] + found
-        return [name for name in left if not name.startswith("/segments/")]
+        return left_in_store(self._socket)
 
     def __enter__(self) -> Self:
         return self
@@ -70,6 +65,15 @@ class Replay:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
+
+
+def left_in_store(socket: Path) -> list[str]:
+    """The namespaces and keys of replays, without the segments that wait for the server to collect them."""
+    with redis.Redis(unix_socket_path=str(socket)) as store:
+        namespaces = [name.decode() for name in store.hkeys(keys.NAMESPACES.decode())]
+        found = [key.decode() for key in store.scan_iter("*replay*")]
+    left = [name for name in namespaces if "replay" in name] + found
+    return [name for name in left if not name.startswith("/segments/")]
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from tests.spark.replay.replay_process import replaying
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(480), pytest.mark.xdist_group("spark commands")]
 
 
+@pytest.mark.soak
 def test_every_watcher_converges_and_the_store_is_left_as_it_was(tmp_path: Path) -> None:
     # Lateness says how busy this machine is; that the numbers are there is what counts.
     with replaying(tmp_path, "--master", "local[2]", "--max-lateness", "1h", "--keep-observations") as (replay, _):

@@ -138,7 +138,7 @@ async def test_new_incarnation_of_a_known_topic_deletes_the_old_one_first(writin
 async def test_create_of_the_known_incarnation_is_a_change(writing: Writing) -> None:
     await writing.seed(change("seed", "twice"))
     await writing.replay(change("create", "twice"))
-    assert writing.done == [("twice", "change", None)]
+    assert writing.done == [("twice", "touch", None)]
 
 
 async def test_topic_that_somebody_else_made_is_taken_over(writing: Writing) -> None:
