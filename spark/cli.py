@@ -34,3 +34,18 @@ def main() -> None:
     except (JobError, TraceError) as error:
         print(f"vela: {error}", file=sys.stderr)
         sys.exit(1)
+    except Exception as error:
+        print(f"vela: {_sentence(error)}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _sentence(error: Exception) -> str:
+    """What nobody has worded: a file that cannot be used, or what Spark says first of a page."""
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}."
+    if type(error).__module__.startswith(("pyspark", "py4j")):
+        from spark.replay.job import reason_of
+
+        return reason_of(str(error))
+    first = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+    return f"{type(error).__name__}: {first}. This is a defect of Vela; please report it."

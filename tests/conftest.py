@@ -25,14 +25,10 @@ SLOW_TOPOLOGIES = {"replica", "cluster"}
 SLOW_FIXTURES = {"fresh_replicated", "fresh_cluster"}
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not isinstance(item, pytest.Function):
             continue
-        if "spark" in item.fixturenames:
-            # One Spark for all of them: it takes longer to start than most of them take.
-            item.add_marker(pytest.mark.xdist_group("spark"))
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if parameters.get("topology") in SLOW_TOPOLOGIES or SLOW_FIXTURES.intersection(item.fixturenames):
             item.add_marker(pytest.mark.slow)

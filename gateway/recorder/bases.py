@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
+from metadata import keys
 from metadata.errors import StoreLost
 from metadata.records import StoredTopic
 from metadata.store import TopicStore
@@ -21,13 +22,20 @@ Take = Callable[[Sequence[tuple[int, StoredTopic]]], Awaitable[None]]
 
 async def read_base(store: TopicStore, buckets: Collection[int], take: Take) -> set[int]:
     """Hand on all topics of these buckets; the buckets of which that were all. Raises StoreError."""
-    whole = set(buckets)
+    whole = await _marked(store, buckets)
     for namespace in await store.list_namespaces():
         listed = await store.list_buckets(store.bulk, sorted(whole), namespace)
         # The others do not carry the mark of our store now, or could not be read.
         whole &= listed.keys()
         await _read_listed(store, namespace, listed, whole, take)
     return whole
+
+
+async def _marked(store: TopicStore, buckets: Collection[int]) -> set[int]:
+    """Those that carry the mark of our store: elsewhere, and be it in a flushed one, absence says nothing."""
+    asked = sorted(buckets)
+    marks = await store.bulk.gather([(keys.BUCKET_SLOTS[b], ("GET", keys.marker_key(b))) for b in asked])
+    return {bucket for bucket, mark in zip(asked, marks, strict=True) if mark == store.identity.mark}
 
 
 async def _read_listed(

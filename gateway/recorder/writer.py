@@ -119,6 +119,8 @@ class Writer:
             self._failed(f"the trace in {self._trace.directory} cannot be written: {error.strerror or error}")
         except Exception:
             log.exception("recording failed and will be tried again")
+            # What was taken from the queue and not written is lost.
+            self._on_doubt()
             self._failed(None)
 
     def _failed(self, why: str | None) -> None:

@@ -27,7 +27,8 @@ def replay(
         str | None, typer.Option("--target", metavar="URL", help="The server to watch, as in pulsar://127.0.0.1:6650.")
     ] = None,
     store: Annotated[
-        str | None, typer.Option("--store", metavar="URL", help="The store of that server, to write into.")
+        str | None,
+        typer.Option("--store", envvar="VELA_STORE", metavar="URL", help="The store of that server, to write into."),
     ] = None,
     watchers: Annotated[int, typer.Option("--watchers", metavar="N", help="Watchers in all.")] = 2_000,
     connections: Annotated[int, typer.Option("--connections", metavar="N", help="Connections that they share.")] = 500,

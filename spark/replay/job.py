@@ -110,9 +110,9 @@ def reason_of(text: str) -> str:
         return told[1].strip()
     if errors := _LAST_ERROR.findall(text):
         kind, message = errors[-1] if "Traceback" in text else errors[0]
-        return f"A task of the replay failed with {kind}: {message.strip()}"
+        return f"A task failed with {kind}: {message.strip()}"
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
-    return f"Spark could not run the replay: {first[:300]}"
+    return f"Spark could not do it: {first[:300]}"
 
 
 def _descriptor_limit(_: int) -> int:

@@ -21,6 +21,8 @@ from spark.replay import records
 _NAME: Final = re.compile(r"replay-([0-9a-f]{6})-.*", re.DOTALL)
 # How long a run that does not renew its mark still counts as living.
 MARK_KEPT_S: Final = 60
+# Set: the runs whose namespaces may be there. A name alone proves nothing, for anybody may give one like it.
+RUNS: Final = b"/replay/runs"
 _TOPICS_AT_ONCE: Final = 256
 _NAMESPACES_AT_ONCE: Final = 8
 
@@ -45,18 +47,23 @@ def progress_key(run_id: str) -> bytes:
     return f"/replay/{run_id}".encode()
 
 
+async def enlist(store: TopicStore, run_id: str) -> None:
+    """Before the first write of a run: only what a listed run's namespaces are called is ever removed."""
+    await store.commands.call(keys.slot_of(RUNS), "SADD", RUNS, run_id)
+
+
 async def renew_mark(store: TopicStore, run_id: str) -> None:
     key = mark_key(run_id)
     await store.commands.call(keys.slot_of(key), "SET", key, b"1", "EX", MARK_KEPT_S)
 
 
 async def runs_in(store: TopicStore) -> dict[str, list[NamespaceName]]:
-    """The namespaces of all runs, by run."""
-    found: dict[str, list[NamespaceName]] = {}
+    """The namespaces of all runs that are listed, by run."""
+    listed: Collection[bytes] = await store.commands.call(keys.slot_of(RUNS), "SMEMBERS", RUNS)
+    found: dict[str, list[NamespaceName]] = {run_id.decode(): [] for run_id in listed}
     for namespace in await store.list_namespaces():
-        run_id = run_of(namespace)
-        if run_id is not None:
-            found.setdefault(run_id, []).append(namespace)
+        if (run_id := run_of(namespace)) in found:
+            found[run_id].append(namespace)
     return found
 
 
@@ -98,6 +105,8 @@ async def remove_run(store: TopicStore, run_id: str) -> int:
         removed += len(namespaces)
     for key in (progress_key(run_id), mark_key(run_id)):
         await store.commands.call(keys.slot_of(key), "UNLINK", key)
+    # Last, so that whoever is interrupted before leaves a run that is found again.
+    await store.commands.call(keys.slot_of(RUNS), "SREM", RUNS, run_id)
     return removed
 
 

@@ -169,7 +169,10 @@ def check_descriptors(plan: ReplayPlan, limit: int) -> None:
 def longest_wait_s(trace: Trace, options: Options) -> float:
     """More than any task of this replay waits for the others, known before a session is there."""
     manifest = trace.manifest
-    traced_us = manifest.duration_us or sum(part.last_us - part.first_us for part in manifest.parts)
+    parts = manifest.parts
+    # With the quiet between parts; or, if the clock was set between two runs, the parts by themselves.
+    whole_us = max((part.last_us for part in parts), default=0) - min((part.first_us for part in parts), default=0)
+    traced_us = manifest.duration_us or max(whole_us, sum(part.last_us - part.first_us for part in parts))
     traced_s = traced_us / 1e6 + manifest.runs
     if options.until_s is not None:
         traced_s = min(traced_s, options.until_s)

@@ -19,7 +19,7 @@ from protocol.names import NamespaceName, TopicName
 from protocol.wire import pulsar_api_pb2 as api
 from spark.errors import JobError
 from spark.replay import records
-from spark.replay.namespaces import living, remove_namespace, renew_mark, run_of, runs_in, topics_by_namespace
+from spark.replay.namespaces import enlist, living, remove_namespace, renew_mark, run_of, runs_in, topics_by_namespace
 from spark.replay.plans import ReplayPlan
 
 _TOPIC: Final = "check"
@@ -53,6 +53,7 @@ async def check_belonging(plan: ReplayPlan, *, within: float = ARRIVAL_LIMIT_S) 
     topic = TopicName.scalable(namespace.tenant, namespace.namespace, _TOPIC)
     try:
         async with open_store(plan.store_url) as store:
+            await enlist(store, plan.run_id)
             await renew_mark(store, plan.run_id)
             await store.create_namespace(namespace)
             try:
@@ -103,13 +104,14 @@ async def _looked_at(url: str) -> AsyncIterator[TopicStore]:
 
 
 async def _check_free(store: TopicStore, counts: Mapping[NamespaceName, int]) -> None:
-    own = {namespace: topics for namespace, topics in counts.items() if run_of(namespace) is None}
+    runs = await runs_in(store)
+    own = {namespace: topics for namespace, topics in counts.items() if run_of(namespace) not in runs}
     if own:
         raise JobError(
             f"The store is in use, it holds {sum(own.values()):,} topics in {len(own):,} namespaces: "
             "give an empty one, or say --allow-used-store to replay beside them."
         )
-    if runs := await runs_in(store):
+    if runs:
         alive = await living(store, runs)
         if alive:
             raise JobError(f"Another replay is running on this store ({', '.join(sorted(alive))}): wait for its end.")

@@ -177,7 +177,7 @@ def _latency_chart(result: Result, baseline: Result | None) -> Chart:
     curves = [Curve("latency", result.latency_curve), Curve("lateness", result.lateness_curve)]
     if baseline is not None:
         curves.append(Curve("latency of the earlier run", baseline.latency_curve))
-    return percentile_curve("Latency and lateness by percentile", curves, Axis("milliseconds", numbers.millis))
+    return percentile_curve("Latency and lateness by percentile", curves, Axis("time", numbers.millis))
 
 
 def _percentile_table(result: Result) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +17,7 @@ from rich.console import Console
 
 from metadata.errors import StoreError
 from metadata.store import open_store
+from spark.clocks import check_clock
 from spark.errors import JobError
 from spark.profiles import Profile
 from spark.replay import job, plan, preflight
@@ -45,6 +46,7 @@ def dry_run(options: Options, profile: Profile, master: str | None) -> list[tupl
     options.check()
     _check_services(options)
     trace = open_complete(options.trace)
+    check_clock(trace)
     with spark_session("vela trace replay", master, job.settings(plan.longest_wait_s(trace, options))) as session:
         job.silence(session)
         _, planned, extent = _plan(session, options, profile, plan.new_run_id())
@@ -59,29 +61,27 @@ def replay(options: Options, profile: Profile, master: str | None, console: Cons
     _check_services(options)
     run_id = plan.new_run_id()
     out = options.out or Path(f"replay-{run_id}")
-    observations = _prepared(out)
+    check_clock(trace)
     settings = job.settings(plan.longest_wait_s(trace, options))
-    try:
-        with (
-            _ended_by_signals(),
-            # Around the session: once that has ended, no task writes any more.
-            removed_after(run_id, options.store_url, console),
-            spark_session("vela trace replay", master, settings) as session,
-        ):
-            job.silence(session)
-            result = _interruptible(
-                session, lambda: _replayed(session, options, profile, run_id, observations, console)
-            )
-    finally:
-        if not options.keep_observations:
-            shutil.rmtree(observations, ignore_errors=True)
-    (out / RESULT).write_bytes(as_json(result, whole=True))
-    (out / REPORT).write_text(page_of(result, baseline).html(), encoding="utf-8")
+    with (
+        _prepared(out) as observations,
+        _ended_by_signals(),
+        # Around the session: once that has ended, no task writes any more.
+        removed_after(run_id, options.store_url, console),
+        _dropped_after(observations, keep=options.keep_observations),
+        spark_session("vela trace replay", master, settings) as session,
+    ):
+        job.silence(session)
+        result = _interruptible(session, lambda: _replayed(session, options, profile, run_id, observations, console))
+        (out / RESULT).write_bytes(as_json(result, whole=True))
+        (out / REPORT).write_text(page_of(result, baseline).html(), encoding="utf-8")
     return result, baseline
 
 
 async def clean(store_url: str) -> tuple[list[str], list[str]]:
     """Remove what killed runs have left; (the runs removed, the runs that live)."""
+    dead: list[str] = []
+    alive: set[str] = set()
     try:
         async with open_store(store_url) as store:
             runs = sorted(await runs_in(store))
@@ -89,9 +89,15 @@ async def clean(store_url: str) -> tuple[list[str], list[str]]:
             dead = [run_id for run_id in runs if run_id not in alive]
             for run_id in dead:
                 await remove_run(store, run_id)
-            return dead, sorted(alive)
-    except StoreError as error:
-        raise JobError(f"The store cannot be cleaned: {error}") from None
+    except* StoreError as group:
+        raise JobError(f"The store cannot be cleaned: {_innermost(group)}") from None
+    return dead, sorted(alive)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 @contextmanager
@@ -118,6 +124,15 @@ def removed_after(run_id: str, store_url: str, console: Console) -> Iterator[Non
             )
 
 
+@contextmanager
+def _dropped_after(observations: Path, *, keep: bool) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if not keep:
+            shutil.rmtree(observations, ignore_errors=True)
+
+
 def _interruptible(session: SparkSession, work: Callable[[], T]) -> T:
     """Do it on another thread: an interrupt in the middle of a call to Java would come out as a page of errors."""
     with ThreadPoolExecutor(1, thread_name_prefix="replay") as threads:
@@ -131,8 +146,10 @@ def _interruptible(session: SparkSession, work: Callable[[], T]) -> T:
                     if doing.done():
                         raise
         except KeyboardInterrupt:
-            session.sparkContext.cancelAllJobs()
-            doing.exception()
+            # Again and again: between two jobs there is none to be cancelled, and the next one would begin.
+            while not doing.done():
+                session.sparkContext.cancelAllJobs()
+                wait([doing], timeout=_SIGNALS_SEEN_S)
             raise
 
 
@@ -177,16 +194,29 @@ async def _check_store(options: Options) -> None:
     await preflight.check_store(options.store_url, allow_used=options.allow_used_store)
 
 
-def _prepared(out: Path) -> Path:
-    """The directory of a run, and where in it the tasks leave what they saw."""
-    observations = out / OBSERVATIONS
+def check_place(out: Path) -> None:
+    """Refuse what is neither free nor the result of an earlier replay, which is replaced."""
+    if out.exists() and not out.is_dir():
+        raise JobError(f"{out} is a file: give a directory for the results.")
+    if out.is_dir() and any(out.iterdir()) and not (out / RESULT).is_file():
+        raise JobError(f"{out} holds something else than an earlier replay: give another directory with --out.")
+
+
+@contextmanager
+def _prepared(out: Path) -> Iterator[Path]:
+    """The directory of a run, and where in it the tasks leave what they saw; gone again if nothing came of it."""
+    check_place(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
+        # Spark writes to a directory that is not there only; an earlier run with this --out may have kept it.
+        shutil.rmtree(out / OBSERVATIONS, ignore_errors=True)
     except OSError as error:
         raise JobError(f"--out {out} cannot be made a directory: {error.strerror}.") from None
-    # Spark writes to a directory that is not there only; an earlier run with this --out may have kept it.
-    shutil.rmtree(observations, ignore_errors=True)
-    return observations
+    try:
+        yield out / OBSERVATIONS
+    finally:
+        if not any(out.iterdir()):
+            out.rmdir()
 
 
 @contextmanager

@@ -106,11 +106,13 @@ def _checked_times(times: float | None) -> float:
 
 
 def _from_trace(source: Path, times: float, wanted: Wanted, out: Path, master: str | None) -> Synthesised:
+    from spark.clocks import check_clock
     from spark.synth.job import require_free, synthesise
     from spark.synth.plans import plan_from_trace
     from spark.traces import open_complete
 
     trace = open_complete(source)
+    check_clock(trace)
     require_free(out)
     with spark_session("vela trace synth", master) as session:
         return synthesise(session, plan_from_trace(session, trace, times, wanted), out)

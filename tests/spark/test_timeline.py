@@ -19,6 +19,9 @@ from tests.spark.recorded import recorded
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# One Spark for all of them: it takes longer to start than most of them take.
+pytestmark = pytest.mark.xdist_group("spark")
+
 T0 = 1_700_000_000_000_000
 
 

@@ -17,7 +17,7 @@ from tests.spark.replay.replay_process import LIMIT_S, replaying
 from tests.spark.replay.small_traces import write_trace
 from tests.spark.small_spark import small_spark
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(480), pytest.mark.xdist_group("spark commands")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(480), pytest.mark.xdist_group("spark")]
 
 CLUSTER = "local-cluster[2,1,1024]"
 REPOSITORY = Path(__file__).parents[3]
@@ -33,6 +33,7 @@ def work_directory_is_left_as_it_was() -> Iterator[None]:
         subprocess.run(["rm", "-r", str(directory)], check=True)
 
 
+@pytest.mark.soak
 def test_replay_on_separate_executors_converges(tmp_path: Path) -> None:
     with replaying(tmp_path, "--master", CLUSTER, "--max-lateness", "1h") as (replay, _):
         outcome = replay.wait()

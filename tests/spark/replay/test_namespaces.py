@@ -11,7 +11,7 @@ from protocol.names import NamespaceName, TopicName
 from spark.errors import JobError
 from spark.profiles import Profile
 from spark.replay import preflight, records, runs
-from spark.replay.namespaces import mark_key, progress_key, remove_run, renew_mark, run_of, runs_in
+from spark.replay.namespaces import enlist, mark_key, progress_key, remove_run, renew_mark, run_of, runs_in
 from spark.replay.plan import Extent, Options, make_plan
 from tests.e2e.vela_process import VelaServer
 from tests.support.ports import HOST, ReservedPort
@@ -47,6 +47,8 @@ async def test_removing_a_run_leaves_all_others_alone(valkey: ValkeyProcess) -> 
         await create(
             store, *kept, "shop/replay-aaaaaa-orders/a", "shop/replay-aaaaaa-orders/b", "lab/replay-aaaaaa-x/c"
         )
+        await enlist(store, "aaaaaa")
+        await enlist(store, "bbbbbb")
         await renew_mark(store, "aaaaaa")
         await store.commands.call(0, "HSET", progress_key("aaaaaa"), "0", "{}")
         assert await remove_run(store, "aaaaaa") == 2
@@ -60,9 +62,18 @@ async def test_removing_a_run_leaves_all_others_alone(valkey: ValkeyProcess) -> 
             assert not client.exists(mark_key("aaaaaa"), progress_key("aaaaaa"))
 
 
+async def test_namespaces_that_are_only_called_like_those_of_a_run_are_never_removed(valkey: ValkeyProcess) -> None:
+    async with open_store(valkey.url) as store:
+        await create(store, "acme/replay-facade-a/x")
+        assert await runs.clean(valkey.url) == ([], [])
+        assert await store.list_topics(NamespaceName.parse("acme/replay-facade-a")) == ["x"]
+
+
 async def test_cleaning_removes_dead_runs_and_no_living_one(valkey: ValkeyProcess) -> None:
     async with open_store(valkey.url) as store:
         await create(store, "shop/orders/a", "shop/replay-aaaaaa-orders/a", "shop/replay-bbbbbb-orders/a")
+        await enlist(store, "aaaaaa")
+        await enlist(store, "bbbbbb")
         await renew_mark(store, "bbbbbb")
         assert await runs.clean(valkey.url) == (["aaaaaa"], ["bbbbbb"])
         assert list(await runs_in(store)) == ["bbbbbb"]
@@ -79,6 +90,7 @@ async def test_store_in_use_is_refused_with_how_much_is_there(valkey: ValkeyProc
 async def test_leftovers_are_refused_with_the_way_to_remove_them(valkey: ValkeyProcess) -> None:
     async with open_store(valkey.url) as store:
         await create(store, "shop/replay-aaaaaa-orders/a")
+        await enlist(store, "aaaaaa")
         with pytest.raises(JobError, match="--clean"):
             await preflight.check_store(valkey.url, allow_used=False)
         await renew_mark(store, "aaaaaa")
@@ -113,4 +125,4 @@ async def test_target_on_another_store_is_found_out(valkey: ValkeyProcess, tmp_p
                 with pytest.raises(JobError, match="give the --store that this server works on"):
                     await preflight.check_belonging(plan, within=0.5)
             async with open_store(valkey.url) as store:
-                assert await runs_in(store) == {}
+                assert not any((await runs_in(store)).values())

@@ -14,6 +14,9 @@ from spark.replay.percentiles import Histogram, bucket_column, bucket_of, highes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# One Spark for all of them: it takes longer to start than most of them take.
+pytestmark = pytest.mark.xdist_group("spark")
+
 VALUES = st.integers(0, 10**12)
 
 

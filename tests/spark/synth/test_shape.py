@@ -13,7 +13,8 @@ from spark.synth.shape import measure_models, measure_shape, steps
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.slow  # seconds each, most of them to compile what Spark runs
+# Seconds each, most of them to compile what Spark runs.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 SECOND = 1_000_000
 Op = tuple[float, str, str, int | None]  # seconds, op, topic, epoch
