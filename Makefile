@@ -14,10 +14,11 @@ serve: $(VENV)/.runtime  ## run the server on an embedded Valkey, data in ./vela
 	@exec $(BIN)/vela serve $(ARGS)
 
 test: $(VENV)/.dev  ## all tests but the soak ones
-	$(BIN)/pytest -n 3 --dist loadgroup -m "not soak" $(ARGS)
+	$(BIN)/pytest -n 3 --dist worksteal -m "not soak and not spark" $(ARGS)
+	$(BIN)/pytest -m "spark and not soak" $(ARGS)
 
 check: lint  ## what every commit passes: format, lint, types, imports, fast tests
-	$(BIN)/pytest -n 3 --dist loadgroup -m "not soak and not slow" -q $(ARGS)
+	$(BIN)/pytest -n 3 --dist worksteal -m "not soak and not slow and not spark" -q $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check $(SOURCES)

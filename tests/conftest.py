@@ -32,8 +32,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if parameters.get("topology") in SLOW_TOPOLOGIES or SLOW_FIXTURES.intersection(item.fixturenames):
             item.add_marker(pytest.mark.slow)
-    # What has to be done one after the other is begun first, so that nobody waits for it at the end.
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 class Stores:

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 def record(
     store: Annotated[
-        str, typer.Option(metavar="URL", help="The store to follow, as for the server's --store.", show_default=False)
+        str,
+        typer.Option(
+            envvar="VELA_STORE",
+            metavar="URL",
+            help="The store to follow, as for the server's --store.",
+            show_default=False,
+        ),
     ],
     out: Annotated[
         Path,

@@ -91,6 +91,7 @@ class Writer:
         self._room = trio.Semaphore(MAX_IN_FLIGHT)
         self._answered_at = trio.current_time()
         self._last_created_ms = 0
+        self._given_up = False
 
     async def seed(self, seeds: AsyncIterable[Sequence[Change]]) -> None:
         """Create what is there from the beginning, as fast as the store takes it; all of it, or JobError."""
@@ -267,7 +268,8 @@ class Writer:
         """A refusal is an answer; a store that gives none for long is gone, and what is left would tell nothing."""
         if not isinstance(error, _GONE):
             self._answered_at = trio.current_time()
-        elif trio.current_time() - self._answered_at > self._plan.patience_s:
+        elif not self._given_up and trio.current_time() - self._answered_at > self._plan.patience_s:
+            self._given_up = True  # one of all that wait says so
             raise JobError(f"The store has taken no write for more than {self._plan.patience_s:g} s: {error}")
 
 

@@ -200,6 +200,8 @@ async def test_leader_that_was_paused_past_its_lease_steps_down(tmp_path: Path) 
             await team.join(f"late-{number}", at=index)
         # What the new leader decided, of which the consumers of the paused node have not heard.
         decided = await eventually(lambda: _decided(cluster, team), within=SETTLE_LIMIT)
+        deaf = team.at(paused)
+        await eventually(lambda: all(team.told()[name] == decided[name] for name in decided if name not in deaf))
         pushes = team.pushes()
         cluster.nodes[paused].resume()
         await team.until_settled()

@@ -19,8 +19,7 @@ from tests.spark.recorded import recorded
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# One Spark for all of them: it takes longer to start than most of them take.
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000_000
 
@@ -79,7 +78,7 @@ class Story:
 Told = Callable[[Story], list[tuple[Any, ...]]]
 
 
-@pytest.fixture(params=["plain", pytest.param("spark", marks=[pytest.mark.soak, pytest.mark.xdist_group("spark")])])
+@pytest.fixture(params=["plain", pytest.param("spark", marks=[pytest.mark.soak, pytest.mark.spark])])
 def told(request: pytest.FixtureRequest, tmp_path: Path) -> Told:
     """What a story comes to, in the order of time, without what the story did not vary.
 

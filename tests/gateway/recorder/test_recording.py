@@ -285,7 +285,7 @@ async def test_a_disk_that_hangs_costs_events_and_nothing_else(
         assert recorder.queued <= 8
         disk.flowing.set()
         # Until the base is on the disk: the queue is so short that it fills it.
-        await eventually(lambda: recorder.counters.bases == 2 and recorder.queued == 0)
+        await eventually(lambda: [event.kind for event in events_of(tmp_path)].count(Kind.BASE_END) == 2)
         before = recorder.written.events
         await create_many(store, 1, start=40)
         await written(recorder, before + 1)

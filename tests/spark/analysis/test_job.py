@@ -21,8 +21,7 @@ from tests.spark.recorded import recorded
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# One Spark for all of them: it takes longer to start than most of them take.
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.spark
 
 MS = 1_000
 ASKED = Question(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.replay.replay_process import replaying
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(480), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(480), pytest.mark.spark]
 
 
 @pytest.mark.soak

@@ -17,7 +17,7 @@ from tests.spark.replay.replay_process import LIMIT_S, replaying
 from tests.spark.replay.small_traces import write_trace
 from tests.spark.small_spark import small_spark
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(480), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(480), pytest.mark.spark]
 
 CLUSTER = "local-cluster[2,1,1024]"
 REPOSITORY = Path(__file__).parents[3]

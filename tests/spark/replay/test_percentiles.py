@@ -14,8 +14,7 @@ from spark.replay.percentiles import Histogram, bucket_column, bucket_of, highes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# One Spark for all of them: it takes longer to start than most of them take.
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.spark
 
 VALUES = st.integers(0, 10**12)
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from spark.replay.plans import ReplayPlan
 
-# One Spark for all of them: it takes longer to start than most of them take.
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.spark
 
 EXTENT = Extent(events=600, seeds=4, topics=20, namespaces=("shop/orders", "lab/x"), duration_s=60.0, peak_per_s=33)
 

@@ -21,7 +21,7 @@ from tests.spark.replay.small_traces import write_trace
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.spark]
 
 
 def test_every_watcher_converges_and_the_store_is_left_as_it_was(

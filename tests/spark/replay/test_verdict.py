@@ -21,8 +21,7 @@ from tests.spark.replay.observed import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# One Spark for all of them: it takes longer to start than most of them take.
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.spark
 
 
 Showing = tuple[str, str, float, int, float]  # op, topic, due, watcher, latency; times in milliseconds

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # What Spark has to compile takes long where others compute, too.
-pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.timeout(400), pytest.mark.spark]
 
 LOAD = Load(namespaces=6, topics=TopicsPerNamespace(5, 0.5), churn=4, changes=4, split_rate=1, bursts=Bursts(0.5, 3))
 TWO_HOURS = Wanted(duration_us=2 * HOUR_US, seed=1)

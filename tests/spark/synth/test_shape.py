@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # Seconds each, most of them to compile what Spark runs.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 SECOND = 1_000_000
 Op = tuple[float, str, str, int | None]  # seconds, op, topic, epoch
