@@ -98,6 +98,8 @@ class Observations:
         # Without a name, so that nothing is left of a task that is killed.
         self._scratch = tempfile.TemporaryFile(prefix="vela-replay-")  # noqa: SIM115  # closed at the end of the block
         self._file: Any = pa.ipc.new_file(self._scratch, OBSERVATION_SCHEMA)
+        # The first conversion of a process imports pandas, for a quarter of a second in which no write would be sent.
+        pa.array([0], pa.int64())
 
     def __enter__(self) -> Self:
         return self
