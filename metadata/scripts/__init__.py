@@ -50,6 +50,16 @@ END_GROUP = _load("end_group")
 CREATE_SUBSCRIPTION = _load("create_subscription")
 DELETE_SUBSCRIPTION = _load("delete_subscription")
 COLLECT_GARBAGE = _load("collect_garbage")
+CLAIM_SEGMENT = _load("claim_segment")
+APPEND_ENTRIES = _load("append_entries")
+SAVE_CURSORS = _load("save_cursors")
+FORGET_PRODUCERS = _load("forget_producers")
+SET_TOPIC_EPOCH = _load("set_topic_epoch")
+TRIM_SEGMENT = _load("trim_segment")
+RELEASE_SEGMENT = _load("release_segment")
+READ_SEGMENT = _load("read_segment")
+READ_ENTRIES = _load("read_entries")
+FIND_TIME = _load("find_time")
 ALL = (
     CREATE_TOPIC,
     REPLACE_TOPIC,
@@ -68,5 +78,16 @@ ALL = (
     CREATE_SUBSCRIPTION,
     DELETE_SUBSCRIPTION,
     COLLECT_GARBAGE,
+    CLAIM_SEGMENT,
+    APPEND_ENTRIES,
+    SAVE_CURSORS,
+    FORGET_PRODUCERS,
+    SET_TOPIC_EPOCH,
+    TRIM_SEGMENT,
+    RELEASE_SEGMENT,
+    READ_SEGMENT,
+    READ_ENTRIES,
+    FIND_TIME,
 )
+OF_BULK = (COLLECT_GARBAGE, READ_ENTRIES, FIND_TIME)
 _BY_SHA = {script.sha: script for script in ALL}
