@@ -85,6 +85,7 @@ class Appender:
         self._queue: deque[Sent] = deque()
         self._running = False
         self._ended = False
+        self._room = trio.Event()
 
     def add(self, sent: Sent) -> None:
         """Queue a message."""
@@ -100,17 +101,31 @@ class Appender:
         left = list(self._queue)
         self._queue.clear()
         self.queued_bytes = 0
+        self._note_progress()
         return left
 
     async def wait_idle(self) -> None:
         """Return when no call is under way any more."""
         while self._running:
-            await trio.sleep(0.005)  # noqa: ASYNC110  # only at the end of an ownership, for a round trip
+            await self._progress()
+
+    async def wait_room(self, most: int) -> None:
+        """Return when no more than so many bytes wait, or nothing more is appended."""
+        while self.queued_bytes > most and not self._ended:
+            await self._progress()
+
+    async def _progress(self) -> None:
+        await self._room.wait()
+
+    def _note_progress(self) -> None:
+        self._room.set()
+        self._room = trio.Event()
 
     async def _run(self) -> None:
         try:
             while self._queue and not self._ended:
                 await self._append(self._take())
+                self._note_progress()
         except (LogFenced, LogMissing) as error:
             self._outcome.lost(error)
         except Exception as error:
@@ -118,6 +133,7 @@ class Appender:
             self._outcome.lost(LogFenced(f"The log cannot be written now: {error}"))
         finally:
             self._running = False
+            self._note_progress()
 
     def _take(self) -> list[Sent]:
         taken: list[Sent] = []

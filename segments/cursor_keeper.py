@@ -81,16 +81,16 @@ class CursorKeeper:
                 told, self._told = self._told, []
                 drained, self._drained = self._drained, False
                 self._hurry = trio.Event()
+                claim = self._claim()
                 try:
-                    await self._logs.save(
-                        self._claim(), {name: encode() for name, encode in dirty.items()}, drained=drained
-                    )
-                except (LogFenced, LogMissing) as error:
-                    if not self._ended:
-                        self._lost(error)
-                    return
+                    await self._logs.save(claim, {name: encode() for name, encode in dirty.items()}, drained=drained)
                 except StoreError as error:
-                    log.info("the cursors of %s wait for the store: %s", self._claim().place.name, error)
+                    # A claim that was renewed meanwhile refuses what was sent under the one before.
+                    if isinstance(error, LogFenced | LogMissing) and claim == self._claim():
+                        if not self._ended:
+                            self._lost(error)
+                        return
+                    log.info("the cursors of %s wait for the store: %s", claim.place.name, error)
                     self._dirty = {**dirty, **self._dirty}
                     self._told = [*told, *self._told]
                     self._drained = self._drained or drained

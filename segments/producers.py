@@ -34,6 +34,7 @@ class Producer:
     mode: Mode
     epoch: int  # how often the client has connected it anew
     is_named: bool  # by its user
+    begin: Callable[[], None]  # tells a client that has waited that its producer may send
     address: str = ""
     metadata: Mapping[str, str] | None = None
     topic_epoch: int | None = None

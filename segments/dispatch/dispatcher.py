@@ -12,7 +12,7 @@ from segments.dispatch.distribution import Distribution
 from segments.dispatch.in_order import InOrder
 from segments.dispatch.receivers import MAX_PERMITS, Delivery, Kind, R, Seat
 from segments.dispatch.spread import Spread
-from segments.entries import StoredEntry
+from metadata.log_entries import StoredEntry
 
 
 class Dispatcher(Generic[R]):

@@ -6,7 +6,7 @@ from typing import Generic
 
 from segments.cursors import Cursor
 from segments.dispatch.receivers import Delivery, R, Seat
-from segments.entries import StoredEntry
+from metadata.log_entries import StoredEntry
 
 # As much as is asked for at once: enough to fill a socket, not so much that a large one holds up the others.
 SLICE_ENTRIES = 128

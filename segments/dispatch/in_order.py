@@ -11,7 +11,7 @@ from segments.cursors import Cursor
 from segments.dispatch.distribution import Distribution
 from segments.dispatch.errors import ConsumerBusy
 from segments.dispatch.receivers import MAX_PERMITS, Delivery, R, Seat
-from segments.entries import StoredEntry
+from metadata.log_entries import StoredEntry
 
 
 class InOrder(Distribution[R]):

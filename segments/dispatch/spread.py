@@ -9,7 +9,7 @@ from segments.dispatch.distribution import Distribution
 from segments.dispatch.due import DueIndexes
 from segments.dispatch.held import Held
 from segments.dispatch.receivers import Delivery, R, Seat
-from segments.entries import StoredEntry
+from metadata.log_entries import StoredEntry
 
 
 class Spread(Distribution[R]):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from segments.cursors import Cursor
 from segments.dispatch import Delivery, Dispatcher, Kind
-from segments.entries import StoredEntry
+from metadata.log_entries import StoredEntry
 
 
 @dataclass(eq=False)
