@@ -75,9 +75,7 @@ def active_consumer_change(consumer_id: int, is_active: bool) -> BaseCommand:
     return command
 
 
-def ack_response(
-    consumer_id: int, request_id: int, server_error: int | None = None, message: str = ""
-) -> BaseCommand:
+def ack_response(consumer_id: int, request_id: int, server_error: int | None = None, message: str = "") -> BaseCommand:
     command = BaseCommand(type=BaseCommand.ACK_RESPONSE)
     told = command.ackResponse
     told.consumer_id = consumer_id
@@ -88,9 +86,7 @@ def ack_response(
     return command
 
 
-def last_message_id(
-    request_id: int, ledger: int, index: int, partition: int, mark: int | None = None
-) -> BaseCommand:
+def last_message_id(request_id: int, ledger: int, index: int, partition: int, mark: int | None = None) -> BaseCommand:
     """Where a log ends: -1 as the index of one that is empty."""
     command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
     told = command.getLastMessageIdResponse

@@ -147,9 +147,7 @@ class Appender:
 
     async def _append(self, taken: list[Sent]) -> None:
         now_ms = self.last_time_ms = max(self.last_time_ms, time.time_ns() // 1_000_000)
-        entries = [
-            Entry(now_ms, sent.messages, sent.body, None, sent.hash_range) for sent in taken if sent.is_new
-        ]
+        entries = [Entry(now_ms, sent.messages, sent.body, None, sent.hash_range) for sent in taken if sent.is_new]
         if not entries:
             self._tell(taken)
             return
@@ -179,9 +177,7 @@ class Appender:
         self._keep(first, entries, taken, size)
         self._tell(taken)
 
-    async def _store(
-        self, first: int, entries: Sequence[Entry], marks: dict[str, ProducerMark], size: int
-    ) -> None:
+    async def _store(self, first: int, entries: Sequence[Entry], marks: dict[str, ProducerMark], size: int) -> None:
         """Store entries; where the answer was lost, find out, and go on until they are stored or cannot be."""
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:

@@ -36,11 +36,12 @@ def varint(value: int) -> bytes:
 class MessageFrames:
     """Heads of MESSAGE frames for one consumer of one log; the stored bytes follow as they are."""
 
-    __slots__ = ("_consumer", "_epoch", "_ledger", "_partition")
+    __slots__ = ("_consumer", "_epoch", "_ledger", "_partition", "partition")
 
     def __init__(self, consumer_id: int, ledger: int, partition: int = -1, epoch: int | None = None) -> None:
         self._consumer = b"\x08" + varint(consumer_id)
         self._ledger = b"\x08" + varint(ledger) + b"\x10"
+        self.partition = partition
         self._partition = b"" if partition < 0 else b"\x18" + varint(partition)
         self._epoch = b"" if epoch is None else b"\x28" + varint(epoch)
 

@@ -38,7 +38,7 @@ def place_of(name: str) -> LogPlace:
     """The log that a client names. Raises InvalidName."""
     if name.startswith(f"{SEGMENT}://"):
         segment = SegmentName.parse(name)
-        return LogPlace.of_segment(segment.topic, segment.descriptor)
+        return LogPlace.of_segment(segment.parent, segment.descriptor)
     topic = TopicName.parse(name)
     if topic.domain != PERSISTENT:
         raise NotAllowed(f"Messages of {topic} are in its segments: look the topic up with a client that knows them.")
@@ -234,5 +234,3 @@ class Hosting:
             await owned.let_go(self._chosen_url(owned.name) if not self._stopping else None)
         except StoreError as error:
             log.info("%s is not given up in order: %s", owned.name, error)
-
-

@@ -99,9 +99,7 @@ class OpenLog:
             nursery=around.nursery,
             replicas=around.limits.replicas,
         )
-        self._keeper = CursorKeeper(
-            around.logs, lambda: self.claim, nursery=around.nursery, lost=self.lose
-        )
+        self._keeper = CursorKeeper(around.logs, lambda: self.claim, nursery=around.nursery, lost=self.lose)
         for name, stored in opened.cursors.items():
             # Of which type its consumers are, the first of them says.
             self.subscriptions[name] = self._subscription(name, Kind.EXCLUSIVE, Cursor.decode(stored), durable=True)
@@ -238,6 +236,26 @@ class OpenLog:
             consumer.tell_closed()
         if subscription.durable:
             await self.saved(subscription)
+
+    async def ensure_subscription(self, name: str) -> None:
+        """A subscription from the beginning on, for a producer whose messages must not be lost before one comes."""
+        if name not in self.subscriptions:
+            subscription = self._subscription(name, Kind.SHARED, Cursor(self.first - 1), durable=True)
+            self.subscriptions[name] = subscription
+            await self.saved(subscription)
+
+    async def somebody_left(self, name: str) -> None:
+        """Return when a consumer of a subscription has gone."""
+        subscription = self.subscriptions.get(name)
+        if subscription is not None:
+            await subscription.left.wait()
+
+    def index_of(self, ledger: int, entry: int) -> int:
+        """The index that a client's message id means, itself included; ids of elsewhere mean the nearer end."""
+        if ledger == self.ledger:
+            return self.first if entry >= 2**63 else min(max(entry, self.first), self.next)
+        # The earliest of all is -1 in a field without a sign, the latest the largest number with one.
+        return self.first if ledger >= 2**63 or ledger < self.ledger else self.next
 
     async def index_at(self, timestamp_ms: int) -> int:
         return await self._around.logs.index_at(self.claim, timestamp_ms)

@@ -51,7 +51,15 @@ class Log(Protocol):
 
 class LogSubscription:
     def __init__(
-        self, name: str, kind: Kind, cursor: Cursor, log_: Log, *, nursery: trio.Nursery, durable: bool, max_unacked: int
+        self,
+        name: str,
+        kind: Kind,
+        cursor: Cursor,
+        log_: Log,
+        *,
+        nursery: trio.Nursery,
+        durable: bool,
+        max_unacked: int,
     ) -> None:
         self.name = name
         self.durable = durable
@@ -59,6 +67,7 @@ class LogSubscription:
             kind, cursor, max(cursor.mark + 1, log_.first), max_unacked=max_unacked, end=log_.next
         )
         self.acked = 0  # calls that changed something
+        self.left = trio.Event()  # when the next consumer leaves
         self._log = log_
         self._nursery = nursery
         self._reading = False
@@ -110,6 +119,8 @@ class LogSubscription:
 
     def leave(self, consumer: Consumer) -> None:
         self.dispatcher.remove(consumer)
+        self.left.set()
+        self.left = trio.Event()
         self._tell_active()
         self.wake()
 

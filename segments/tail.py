@@ -44,9 +44,7 @@ class Tail:
         self._next = entries[-1].index + 1
         self._bytes += added
         self._budget.used += added
-        while self._gone < len(self._entries) and (
-            self._bytes > self._most or self._budget.used > self._budget.limit
-        ):
+        while self._gone < len(self._entries) and (self._bytes > self._most or self._budget.used > self._budget.limit):
             self._forget_first()
         if self._gone > _SLACK and 2 * self._gone > len(self._entries):
             del self._entries[: self._gone]
