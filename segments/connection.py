@@ -229,18 +229,15 @@ class DataDialogue:
         log_ = await self._plane.hosting.open(request.topic)
         if request.HasField("schema"):
             await self._plane.schemas.for_consumer(_topic_of(request.topic), request.schema)
-        partition = -1
-        if log_.place.segment_id is None:
-            partition = TopicName.parse(request.topic).partition
-            partition = -1 if partition is None else partition
-        ranges = ()
+        partition = TopicName.parse(request.topic).partition if log_.place.segment_id is None else None
+        ranges: tuple[tuple[int, int], ...] = ()
         if request.HasField("keySharedMeta") and request.keySharedMeta.keySharedMode == api.STICKY:
             ranges = tuple((r.start, r.end) for r in request.keySharedMeta.hashRanges)
         consumer = Consumer(
             self._peer,
             request.consumer_id,
             request.consumer_name or os.urandom(5).hex(),
-            MessageFrames(request.consumer_id, log_.ledger, partition),
+            MessageFrames(request.consumer_id, log_.ledger, -1 if partition is None else partition),
             priority=request.priority_level,
             key_ranges=ranges,
             address=self._address,

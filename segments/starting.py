@@ -1,4 +1,4 @@
-"""Where a subscription begins that was never at a log: as its first consumer asks, unless the log is younger than it."""
+"""Where a subscription begins that was never at a log: as its first consumer asks, unless the log is the younger."""
 
 from __future__ import annotations
 

@@ -7,12 +7,12 @@ acknowledged, handed out or sought away meanwhile is passed over, and what nobod
 from collections.abc import Sequence
 from typing import Generic
 
+from metadata.log_entries import StoredEntry
 from segments.cursors import Cursor
 from segments.dispatch.distribution import Distribution
 from segments.dispatch.in_order import InOrder
 from segments.dispatch.receivers import MAX_PERMITS, Delivery, Kind, R, Seat
 from segments.dispatch.spread import Spread
-from metadata.log_entries import StoredEntry
 
 
 class Dispatcher(Generic[R]):

@@ -4,12 +4,12 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 
+from metadata.log_entries import StoredEntry
 from segments.cursors import Cursor
 from segments.dispatch.distribution import Distribution
 from segments.dispatch.due import DueIndexes
 from segments.dispatch.held import Held
 from segments.dispatch.receivers import Delivery, R, Seat
-from metadata.log_entries import StoredEntry
 
 
 class Spread(Distribution[R]):
