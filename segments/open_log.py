@@ -13,6 +13,7 @@ from typing import Final
 
 import trio
 
+from metadata import keys
 from metadata.errors import StoreError
 from metadata.log_entries import StoredEntry
 from metadata.log_places import LogPlace
@@ -20,6 +21,7 @@ from metadata.log_states import Claim, Opened
 from metadata.segment_logs import SegmentLogs
 from protocol import data_replies
 from protocol.framing import encode
+from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
 from segments.appending import Appender, Outcome, Sent
 from segments.consumers import Consumer
@@ -107,6 +109,10 @@ class OpenLog:
     @property
     def name(self) -> str:
         return self.place.name
+
+    @property
+    def topic(self) -> TopicName:
+        return keys.topic_at(self.place.path)
 
     @property
     def claim(self) -> Claim:
@@ -256,6 +262,15 @@ class OpenLog:
             return self.first if entry >= 2**63 else min(max(entry, self.first), self.next)
         # The earliest of all is -1 in a field without a sign, the latest the largest number with one.
         return self.first if ledger >= 2**63 or ledger < self.ledger else self.next
+
+    async def move(self, name: str, index: int) -> None:
+        """Let a subscription go on from an index, also one that was never here."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            subscription = self.subscriptions[name] = self._subscription(
+                name, Kind.EXCLUSIVE, Cursor(self.first - 1), durable=True
+            )
+        await self.seek(subscription, index)
 
     async def index_at(self, timestamp_ms: int) -> int:
         return await self._around.logs.index_at(self.claim, timestamp_ms)

@@ -42,7 +42,7 @@ if last_sealed > last_created then
   redis.call('HSETNX', KEYS[last_sealed + 1], ARGV[5], '')
   redis.call('HINCRBY', KEYS[1], 'activity', 1)
 end
-redis.call('HSET', KEYS[1], 'value', ARGV[4], 'version', version, 'mtime', now, 'op', op)
+redis.call('HSET', KEYS[1], 'value', ARGV[4], 'version', version, 'mtime', now, 'op', op, 'epoch', ARGV[11])
 redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[6], '*',
   'topic', ARGV[5], 'kind', 'changed', 'incarnation', incarnation, 'version', version, 'op', op,
   'epoch', ARGV[11], 'size', #ARGV[4])

@@ -6,13 +6,13 @@ An entry that cannot be handed out yet is passed over and waits by its index, so
 
 from collections.abc import Sequence
 
+from metadata.log_entries import StoredEntry
 from segments.cursors import Cursor
 from segments.dispatch.distribution import SLICE_ENTRIES, Distribution
 from segments.dispatch.due import DueIndexes
 from segments.dispatch.held import Held
 from segments.dispatch.key_owners import KeyOwners
 from segments.dispatch.receivers import Delivery, R, Seat
-from segments.entries import StoredEntry
 
 # With so many passed over, reading on stops until some are handed out: the rest of the log would follow.
 LOOK_AHEAD = 20_000

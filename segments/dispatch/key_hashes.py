@@ -5,11 +5,11 @@ from binascii import Error as Base64Error
 
 from google.protobuf.message import DecodeError
 
+from metadata.log_entries import StoredEntry
 from protocol.errors import ProtocolError
 from protocol.framing import parse_payload
 from protocol.hashing import bucket_hash
 from protocol.wire import pulsar_api_pb2 as api
-from segments.entries import StoredEntry
 
 
 def key_hash(entry: StoredEntry) -> int:

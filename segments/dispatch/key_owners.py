@@ -8,11 +8,11 @@ from itertools import pairwise
 from typing import Generic
 
 from layout.ranges import LAST_HASH
+from metadata.log_entries import StoredEntry
 from protocol.hashing import bucket_hash
 from segments.dispatch.errors import ConsumerAssignError
 from segments.dispatch.key_hashes import key_hash
 from segments.dispatch.receivers import R, Seat
-from segments.entries import StoredEntry
 
 # Places that each receiver takes on the ring: enough that shares differ by some ten per cent only.
 _PLACES = 100

@@ -4,10 +4,10 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from metadata.log_entries import StoredEntry
 from protocol.wire import pulsar_api_pb2 as api
 from segments.cursors import Cursor
 from segments.dispatch import Delivery, Dispatcher, Kind
-from metadata.log_entries import StoredEntry
 
 
 @dataclass(eq=False)

@@ -5,12 +5,12 @@ from collections import Counter
 
 import pytest
 
+from metadata.log_entries import StoredEntry
 from protocol.hashing import bucket_hash
 from protocol.wire import pulsar_api_pb2 as api
 from segments.cursors import Cursor
 from segments.dispatch import ConsumerAssignError, Dispatcher, KeySharing, Kind, by_key
 from segments.dispatch.key_hashes import key_hash
-from segments.entries import StoredEntry
 from tests.segments.dispatch.staged import StagedLog, StagedReceiver, dispatcher_of, indexes
 
 LOW, HIGH = ((0, 0x7FFF),), ((0x8000, 0xFFFF),)
