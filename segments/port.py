@@ -46,15 +46,12 @@ class LogsOfTopics:
         standings = await self._logs.standings(self._lane(), stored.version.incarnation, places, [subscription])
         drained = set()
         for segment, standing in zip(segments, standings, strict=True):
-            state = standing.state
-            if state is None:
-                # Its storage is gone, and with it what could have been consumed.
+            state, cursor = standing.state, standing.cursors.get(subscription)
+            # Where the storage is gone, so is what could have been consumed.
+            if state is None or state.next <= state.first:
                 drained.add(segment.segment_id)
-            elif state.next <= state.first:
+            elif cursor is not None and Cursor.decode(cursor).mark >= state.next - 1:
                 drained.add(segment.segment_id)
-            elif (cursor := standing.cursors.get(subscription)) is not None:
-                if Cursor.decode(cursor).mark >= state.next - 1:
-                    drained.add(segment.segment_id)
         return frozenset(drained)
 
     async def backlog(self, topic: TopicName, subscription: str, segment: Segment, settings: Settings) -> int:
