@@ -48,9 +48,7 @@ class LogsOfTopics:
         for segment, standing in zip(segments, standings, strict=True):
             state, cursor = standing.state, standing.cursors.get(subscription)
             # Where the storage is gone, so is what could have been consumed.
-            if state is None or state.next <= state.first:
-                drained.add(segment.segment_id)
-            elif cursor is not None and Cursor.decode(cursor).mark >= state.next - 1:
+            if state is None or state.next <= state.first or (cursor is not None and Cursor.decode(cursor).mark >= state.next - 1):
                 drained.add(segment.segment_id)
         return frozenset(drained)
 

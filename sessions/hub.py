@@ -161,7 +161,7 @@ class Hub:
             await done.wait()
             # Many are told by a task of its own, a part at a time.
             while (point := self._points[bucket].get(path)) is not None and point.fan_out is not FanOut.NONE:
-                await trio.sleep(_FAN_OUT_PAUSE)  # noqa: ASYNC110  # rare, short, and an event for it would be in every point
+                await trio.sleep(_FAN_OUT_PAUSE)  # rare, short, and an event for it would be in every point
 
     def _refreshed(self, bucket: int, path: str) -> None:
         """A read is complete: those who asked before it began have waited for it."""
