@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
+from pathlib import Path
 
 import pytest
+import trio
 
-from metadata.errors import LogFenced, LogSealed, StoreError, StoreFull
+from metadata.errors import LogFenced, LogSealed, StoreError, StoreFull, TooFewReplicas
 from metadata.segment_logs import Claim, Entry, LogPlace, ProducerMark, SegmentLogs, StoredEntry
 from tests.support.logs import PLACE, TOPIC, B, LogBench, entries, log_bench, timed
 from tests.support.processes import ValkeyProcess
 from tests.support.topology import Topology
+from tests.support.valkeys import Cluster
+from tests.support.waiting import eventually
 
 
 async def bodies(b: LogBench, claim: Claim) -> list[bytes]:
@@ -249,6 +253,48 @@ async def test_a_save_that_comes_late_does_not_take_acknowledgements_back(valkey
         with pytest.raises(LogFenced):
             await b.logs.save(claim, {"s": b"1"})
         assert (await b.open()).cursors == {"s": b"2"}
+
+
+async def test_appends_follow_a_slot_on_its_way_and_happen_once(fresh_cluster: Cluster) -> None:
+    async with log_bench(fresh_cluster.url) as b:
+        claim = (await b.open()).claim
+        await b.logs.append(claim, 0, entries(b"one"), {}, 3)
+        source = fresh_cluster.owner(PLACE.slot)
+        [target, *_] = [node for node in fresh_cluster.shards() if node is not source]
+        move = await trio.to_thread.run_sync(fresh_cluster.begin_move, PLACE.slot, target)
+        await trio.to_thread.run_sync(move.migrate, PLACE.key)
+        async with trio.open_nursery() as nursery:
+            # Half of its keys here, half there.
+            nursery.start_soon(b.logs.append, claim, 1, entries(b"two"), {}, 6)
+            await eventually(lambda: b.store.appends.counters.retries > 0)
+            await trio.to_thread.run_sync(move.migrate)
+        # There, and the old server says so for each call.
+        redirects = b.store.appends.counters.redirects
+        await b.logs.append(claim, 2, entries(b"three"), {}, 11)
+        assert b.store.appends.counters.redirects > redirects
+        await b.logs.append(claim, 3, entries(b"four"), {}, 15, replicas=1, replica_timeout=5)
+        await trio.to_thread.run_sync(move.finish)
+        await b.logs.append(claim, 4, entries(b"five"), {}, 19)
+        assert await bodies(b, claim) == [b"one", b"two", b"three", b"four", b"five"]
+
+
+async def test_the_documented_rights_are_enough(fresh_valkey: ValkeyProcess) -> None:
+    documented = Path(__file__).parents[2].joinpath("docs/store.md").read_text("utf-8")
+    [rights] = [line for line in documented.splitlines() if line.startswith("ACL SETUSER vela")]
+    fresh_valkey.command(*rights.split())
+    host, port = fresh_valkey.address
+    async with log_bench(f"redis://vela:PASSWORD@{host}:{port}") as b:
+        claim = (await b.open()).claim
+        with pytest.raises(TooFewReplicas):
+            await b.logs.append(
+                claim, 0, entries(b"one", b"two"), {"p": ProducerMark(0, 0)}, 6, replicas=1, replica_timeout=0.01
+            )
+        await b.logs.save(claim, {"s": b"1"}, drained=True)
+        await b.logs.forget_producers(claim, ["p"])
+        await b.logs.trim(claim, 1, 3)
+        assert await b.logs.index_at(claim, 0) == 1
+        assert await bodies(b, claim) == [b"two"]
+        await b.logs.release(claim)
 
 
 async def test_standings_of_many_logs_are_read_at_once_and_only_those_of_this_topic(topology: Topology) -> None:
