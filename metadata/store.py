@@ -129,7 +129,7 @@ class TopicStore:
             [
                 keys.record_key(path),
                 keys.changes_key(bucket),
-                *(keys.segment_key(path, descriptor) for descriptor in (*created, *sealed)),
+                *(keys.segment_key(path, descriptor) for descriptor in (*created, *sealed, *removed)),
                 *([keys.leaders_key(bucket)] if sealed else ()),
                 *([keys.garbage_key(bucket)] if removed else ()),
             ],

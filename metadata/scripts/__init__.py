@@ -57,7 +57,6 @@ FORGET_PRODUCERS = _load("forget_producers")
 SET_TOPIC_EPOCH = _load("set_topic_epoch")
 TRIM_SEGMENT = _load("trim_segment")
 RELEASE_SEGMENT = _load("release_segment")
-READ_SEGMENT = _load("read_segment")
 READ_ENTRIES = _load("read_entries")
 FIND_TIME = _load("find_time")
 ALL = (
@@ -85,7 +84,6 @@ ALL = (
     SET_TOPIC_EPOCH,
     TRIM_SEGMENT,
     RELEASE_SEGMENT,
-    READ_SEGMENT,
     READ_ENTRIES,
     FIND_TIME,
 )
