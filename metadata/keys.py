@@ -63,6 +63,11 @@ def segment_key(path: str, descriptor: str) -> bytes:
     return f"/segments/{_TAGS[bucket_of(path)]}/{path}/{descriptor}".encode()
 
 
+def classic_key(path: str) -> bytes:
+    """Hash: the state of a topic that is a single log, or of one partition of a classic topic."""
+    return f"/classic/{_TAGS[bucket_of(path)]}/{path}".encode()
+
+
 def subscriptions_key(path: str) -> bytes:
     """Hash: the name of each subscription of a topic to its type and settings."""
     return record_key(path) + b"/subscriptions"
@@ -81,6 +86,11 @@ def leaders_key(bucket: int) -> bytes:
 def garbage_key(bucket: int) -> bytes:
     """Hash: segments, as path and descriptor, whose storage is still to be deleted."""
     return f"/garbage/{_TAGS[bucket]}".encode()
+
+
+def schemas_key(path: str, incarnation: str) -> bytes:
+    """Hash: the versions of a topic's schema. With the incarnation, so that a re-created topic starts without any."""
+    return f"/schemas/{_TAGS[bucket_of(path)]}/{path}/{incarnation}".encode()
 
 
 def index_key(bucket: int, namespace: NamespaceName) -> bytes:

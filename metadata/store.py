@@ -152,7 +152,10 @@ class TopicStore:
     async def delete(
         self, topic: TopicName, expected: Version, segments: Sequence[str], subscriptions: Sequence[str] = ()
     ) -> None:
-        """Delete a topic with its subscriptions, which must be all there are; its segments go to the garbage list."""
+        """Delete a topic with its schemas and its subscriptions, which must be all there are.
+
+        Its segments go to the garbage list.
+        """
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
         outcome, _ = await self._write(
@@ -166,6 +169,7 @@ class TopicStore:
                 keys.garbage_key(bucket),
                 keys.subscriptions_key(path),
                 *(keys.members_key(path, name) for name in subscriptions),
+                keys.schemas_key(path, expected.incarnation),
             ],
             [
                 expected.incarnation,

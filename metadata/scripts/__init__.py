@@ -50,6 +50,8 @@ END_GROUP = _load("end_group")
 CREATE_SUBSCRIPTION = _load("create_subscription")
 DELETE_SUBSCRIPTION = _load("delete_subscription")
 COLLECT_GARBAGE = _load("collect_garbage")
+REGISTER_SCHEMA = _load("register_schema")
+DELETE_SCHEMAS = _load("delete_schemas")
 ALL = (
     CREATE_TOPIC,
     REPLACE_TOPIC,
@@ -68,5 +70,7 @@ ALL = (
     CREATE_SUBSCRIPTION,
     DELETE_SUBSCRIPTION,
     COLLECT_GARBAGE,
+    REGISTER_SCHEMA,
+    DELETE_SCHEMAS,
 )
 _BY_SHA = {script.sha: script for script in ALL}
