@@ -72,6 +72,7 @@ class SchemaHead:
     incarnation: str
     first: int = 0
     next: int = 0
+    purged: int = 0  # versions below it were taken away
     known: int | None = None
 
     @property
@@ -103,16 +104,17 @@ class Schemas:
 
     async def head(self, place: SchemaPlace, schema: Schema | None = None) -> SchemaHead:
         """Where the schemas stand now, and the version in force that has this content."""
+        if schema is not None and schema.size > self._limits.size:
+            raise InvalidSchema(f"A schema of {schema.size} bytes is too long: {self._limits.size} are allowed.")
         incarnation = await self._incarnation(place)
         head = SchemaHead(place, incarnation)
-        fields = ["first", "next", *([f"d:{digest(schema)}"] if schema else ())]
-        first, number, *known = await self._store.commands.call(place.slot, "HMGET", head.key, *fields)
+        fields = ["first", "next", "purged", *([] if schema is None else [f"d:{digest(schema)}"])]
+        first, number, purged, *known = await self._store.commands.call(place.slot, "HMGET", head.key, *fields)
         if number is None:
             return head
-        found = int(known[0]) if known and known[0] is not None else None
-        return SchemaHead(
-            place, incarnation, int(first), int(number), found if found is not None and found >= int(first) else None
-        )
+        found = int(known[0]) if known and known[0] is not None else -1
+        in_force = found if found >= int(first) else None
+        return SchemaHead(place, incarnation, int(first), int(number), int(purged or 0), in_force)
 
     async def read(self, head: SchemaHead, numbers: Sequence[int]) -> list[StoredSchema]:
         """Those of these versions that there are; a number may also be that of a deletion."""
@@ -124,8 +126,6 @@ class Schemas:
 
     async def register(self, head: SchemaHead, schema: Schema) -> int | None:
         """Add a version; None where the schemas are not what `head` says any more, so that it must be judged anew."""
-        if schema.size > self._limits.size:
-            raise InvalidSchema(f"A schema of {schema.size} bytes is too long: {self._limits.size} are allowed.")
         entry = msgspec.msgpack.encode(_Entry(int(schema.type), schema.data, dict(schema.properties)))
         outcome, number = await self._store.commands.script(
             head.place.slot,

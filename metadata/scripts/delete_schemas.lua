@@ -9,6 +9,7 @@ local first, number = tonumber(stored[1] or 0), tonumber(stored[2] or 0)
 if stored[3] == ARGV[1] then return {'done', tostring(first - 1)} end
 if ARGV[3] == '1' and number > 0 then
   redis.call('UNLINK', KEYS[2])
+  redis.call('HSET', KEYS[2], 'purged', number + 1)
 elseif first == number then
   return {'none', ''}
 end

@@ -97,7 +97,9 @@ async def test_purged_versions_are_gone_and_their_numbers_are_not_given_again(to
         schemas = Schemas(store)
         await register(schemas, STRING)
         assert await schemas.delete(PLACE, purge=True) == 1
-        assert await schemas.read(await schemas.head(PLACE), [0, 1]) == []
+        head = await schemas.head(PLACE)
+        assert head.purged == 2
+        assert await schemas.read(head, [0, 1]) == []
         assert await register(schemas, NUMBER) == 2
 
 
