@@ -174,7 +174,7 @@ class Schemas:
 
 def digest(schema: Schema) -> str:
     """What schemas of the same content share, however their JSON is spaced and ordered."""
-    content = hashlib.sha256(bytes([schema.type]))
+    content = hashlib.sha256(f"{schema.type.name} ".encode())
     if schema.type is SchemaType.KEY_VALUE:
         # The definitions say nothing about primitive types: only here a key of one is told from a key of another.
         content.update(msgspec.json.encode([schema.properties.get(name, "") for name in _KEY_VALUE_PROPERTIES]))
