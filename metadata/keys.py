@@ -68,6 +68,11 @@ def classic_key(path: str) -> bytes:
     return f"/classic/{_TAGS[bucket_of(path)]}/{path}".encode()
 
 
+def partitioned_key(path: str) -> bytes:
+    """Hash: how many partitions a classic topic has. They lie in buckets of their own, by their names."""
+    return f"/partitioned/{_TAGS[bucket_of(path)]}/{path}".encode()
+
+
 def subscriptions_key(path: str) -> bytes:
     """Hash: the name of each subscription of a topic to its type and settings."""
     return record_key(path) + b"/subscriptions"

@@ -17,7 +17,7 @@ import msgspec
 from metadata import keys, scripts
 from metadata.errors import SchemasFull, StoreLost, TopicMissing
 from metadata.store import TopicStore, operation_id
-from protocol.names import PERSISTENT, SEGMENT, TOPIC, TopicName
+from protocol.names import NON_PERSISTENT, TopicName
 from protocol.schemas import InvalidSchema, Schema, SchemaType
 
 log = logging.getLogger(__name__)
@@ -42,18 +42,18 @@ class SchemaPlace:
 
     name: str
     path: str
-    anchor: bytes  # the hash that says which incarnation of the topic there is
 
     @classmethod
     def of(cls, topic: TopicName) -> SchemaPlace:
+        if topic.domain == NON_PERSISTENT:
+            raise TopicMissing(f"{topic} is not persistent, so nothing is kept about it: use a persistent topic.")
         base = topic.canonical
-        path = keys.path_of(base)
-        name = f"{base.tenant}/{base.namespace}/{base.local}"
-        if topic.domain in (TOPIC, SEGMENT):
-            return cls(name, path, keys.record_key(path))
-        if topic.domain == PERSISTENT:
-            return cls(name, path, keys.classic_key(path))
-        raise TopicMissing(f"{topic} is not persistent, so nothing is kept about it: use a persistent topic.")
+        return cls(f"{base.tenant}/{base.namespace}/{base.local}", keys.path_of(base))
+
+    @property
+    def anchors(self) -> tuple[bytes, ...]:
+        """The hashes that may say which incarnation of the topic there is: it is scalable, partitioned, or one log."""
+        return keys.record_key(self.path), keys.partitioned_key(self.path), keys.classic_key(self.path)
 
     @property
     def bucket(self) -> int:
@@ -69,6 +69,7 @@ class SchemaHead:
     """How far the schemas of a topic go: `first` to `next` are in force, and `known` is the one that was looked for."""
 
     place: SchemaPlace
+    anchor: bytes
     incarnation: str
     first: int = 0
     next: int = 0
@@ -106,15 +107,15 @@ class Schemas:
         """Where the schemas stand now, and the version in force that has this content."""
         if schema is not None and schema.size > self._limits.size:
             raise InvalidSchema(f"A schema of {schema.size} bytes is too long: {self._limits.size} are allowed.")
-        incarnation = await self._incarnation(place)
-        head = SchemaHead(place, incarnation)
+        anchor, incarnation = await self._incarnation(place)
+        head = SchemaHead(place, anchor, incarnation)
         fields = ["first", "next", "purged", *([] if schema is None else [f"d:{digest(schema)}"])]
         first, number, purged, *known = await self._store.commands.call(place.slot, "HMGET", head.key, *fields)
         if number is None:
             return head
         found = int(known[0]) if known and known[0] is not None else -1
         in_force = found if found >= int(first) else None
-        return SchemaHead(place, incarnation, int(first), int(number), int(purged or 0), in_force)
+        return SchemaHead(place, anchor, incarnation, int(first), int(number), int(purged or 0), in_force)
 
     async def read(self, head: SchemaHead, numbers: Sequence[int]) -> list[StoredSchema]:
         """Those of these versions that there are; a number may also be that of a deletion."""
@@ -130,7 +131,7 @@ class Schemas:
         outcome, number = await self._store.commands.script(
             head.place.slot,
             scripts.REGISTER_SCHEMA,
-            [head.place.anchor, head.key],
+            [head.anchor, head.key],
             [head.incarnation, digest(schema), entry, head.next, self._limits.versions, self._limits.total],
             repeatable=True,
         )
@@ -145,11 +146,11 @@ class Schemas:
 
     async def delete(self, place: SchemaPlace, *, purge: bool = False) -> int | None:
         """The number that the deletion took, None where there was nothing to delete."""
-        incarnation = await self._incarnation(place)
+        anchor, incarnation = await self._incarnation(place)
         outcome, number = await self._store.commands.script(
             place.slot,
             scripts.DELETE_SCHEMAS,
-            [place.anchor, keys.schemas_key(place.path, incarnation)],
+            [anchor, keys.schemas_key(place.path, incarnation)],
             [operation_id(), incarnation, "1" if purge else ""],
             repeatable=True,
         )
@@ -157,16 +158,19 @@ class Schemas:
             raise _missing(place)
         return int(number) if outcome == b"done" else None
 
-    async def _incarnation(self, place: SchemaPlace) -> str:
-        # The mark behind it: a flush between the two is then noticed, too.
-        incarnation, mark = await self._store.commands.gather(
+    async def _incarnation(self, place: SchemaPlace) -> tuple[bytes, str]:
+        """Which topic there is, with the hash that says so."""
+        anchors = place.anchors
+        # The mark behind them: a flush in between is then noticed, too.
+        *found, mark = await self._store.commands.gather(
             [
-                (place.slot, ("HGET", place.anchor, "incarnation")),
+                *((place.slot, ("HGET", anchor, "incarnation")) for anchor in anchors),
                 (place.slot, ("GET", keys.marker_key(place.bucket))),
             ]
         )
-        if incarnation is not None:
-            return str(incarnation.decode())
+        for anchor, incarnation in zip(anchors, found, strict=True):
+            if incarnation is not None:
+                return anchor, incarnation.decode()
         if mark != self._store.identity.mark:
             raise StoreLost("The store has lost its identity (flushed, or another data set): restore it.")
         raise _missing(place)

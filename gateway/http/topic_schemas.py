@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 from litestar import Controller, delete, get, post
@@ -12,19 +11,16 @@ from litestar.params import FromPath
 
 from gateway.http.documentation import SCHEMA_PAYLOAD, SWITCH, described, query, refusals
 from gateway.http.parameters import AnyRequest, json_struct, switch
-from gateway.http.path_names import OF_TOPIC, TOPIC, TopicInPath
+from gateway.http.path_names import OF_WHOLE_TOPIC, TOPIC, TopicInPath
 from gateway.http.ports import Ports
 from gateway.http.refusals import InvalidParameter, RequestError
 from gateway.http.schemas import SchemaFit, SchemaVersion, TopicSchema, TopicSchemas
-from metadata.errors import TopicMissing
 from metadata.schemas import StoredSchema
-from protocol.names import PERSISTENT, TopicName
+from protocol.names import TopicName
 from protocol.schemas import InvalidSchema, Schema, SchemaType, join_key_value, split_key_value
 
 NO_VERSION: Final = -1
 _NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
-
-Answer = TypeVar("Answer")
 
 
 class SchemaMissing(RequestError):
@@ -45,23 +41,23 @@ _payload = msgspec.json.Decoder(SchemaPayload)
 class SchemaRoutes(Controller):
     path = f"/admin/v2/schemas{TOPIC}"
     tags = ("schemas",)
-    dependencies = OF_TOPIC
+    dependencies = OF_WHOLE_TOPIC
 
     @get("/schema", summary="Read the schema of a topic", responses=refusals(404, 412))
     async def read_schema(self, ports: Ports, name: TopicInPath) -> TopicSchema:
         """The last version that is in force."""
-        return _shown(name, await _of(name, ports.schemas.stored))
+        return _shown(name, await ports.schemas.stored(name))
 
     @get("/schema/{version:str}", summary="Read a version of the schema of a topic", responses=refusals(404, 412))
     async def read_version(self, ports: Ports, name: TopicInPath, version: FromPath[str]) -> TopicSchema:
         """Also one that was deleted: there may be messages that were written with it."""
         if not _NUMBER.fullmatch(version):
             raise InvalidParameter(f"{version[:80]!a} is no version of a schema: give a whole number from 0 up.")
-        return _shown(name, await _of(name, lambda topic: ports.schemas.stored(topic, int(version))))
+        return _shown(name, await ports.schemas.stored(name, int(version)))
 
     @get("/schemas", summary="List the versions of the schema of a topic", responses=refusals(404, 412))
     async def list_versions(self, ports: Ports, name: TopicInPath) -> TopicSchemas:
-        return TopicSchemas([_shown(name, stored) for stored in await _of(name, ports.schemas.history)])
+        return TopicSchemas([_shown(name, stored) for stored in await ports.schemas.history(name)])
 
     @post(
         "/schema",
@@ -73,7 +69,7 @@ class SchemaRoutes(Controller):
     async def upload_schema(self, ports: Ports, request: AnyRequest, name: TopicInPath) -> SchemaVersion:
         """It must fit, as the namespace demands it. One that the topic has already keeps its version."""
         schema = await _sent(request)
-        return SchemaVersion(await _of(name, lambda topic: ports.schemas.upload(topic, schema)))
+        return SchemaVersion(await ports.schemas.upload(name, schema))
 
     @delete(
         "/schema",
@@ -87,7 +83,7 @@ class SchemaRoutes(Controller):
     async def delete_schema(self, ports: Ports, request: AnyRequest, name: TopicInPath) -> SchemaVersion:
         """All versions. The deletion takes a number of its own."""
         purge = switch(request, "force")
-        number = await _of(name, lambda topic: ports.schemas.delete(topic, purge=purge))
+        number = await ports.schemas.delete(name, purge=purge)
         if number is None:
             raise _missing(name)
         return SchemaVersion(number)
@@ -101,7 +97,7 @@ class SchemaRoutes(Controller):
     )
     async def check_schema(self, ports: Ports, request: AnyRequest, name: TopicInPath) -> SchemaFit:
         schema = await _sent(request)
-        fits, strategy = await _of(name, lambda topic: ports.schemas.fits(topic, schema))
+        fits, strategy = await ports.schemas.fits(name, schema)
         return SchemaFit(fits, strategy.value)
 
     @post(
@@ -114,18 +110,8 @@ class SchemaRoutes(Controller):
     async def find_version(self, ports: Ports, request: AnyRequest, name: TopicInPath) -> SchemaVersion:
         """-1 where the topic does not have it."""
         schema = await _sent(request)
-        number = await _of(name, lambda topic: ports.schemas.number_of(topic, schema))
+        number = await ports.schemas.number_of(name, schema)
         return SchemaVersion(NO_VERSION if number is None else number)
-
-
-async def _of(name: TopicName, ask: Callable[[TopicName], Awaitable[Answer]]) -> Answer:
-    """The answer for the scalable topic of this name, or else for the classic one."""
-    try:
-        return await ask(name)
-    except TopicMissing:
-        if "/" in name.local:
-            raise
-        return await ask(TopicName(PERSISTENT, name.tenant, name.namespace, name.local))
 
 
 async def _sent(request: AnyRequest) -> Schema:

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from metadata import keys, scripts
+from metadata import scripts
 from metadata.errors import SchemasFull, StoreLost, TopicMissing
 from metadata.schemas import SchemaHead, SchemaLimits, SchemaPlace, Schemas, digest
 from metadata.store import TopicStore, open_store
@@ -125,7 +125,7 @@ async def test_a_topic_that_there_is_not_has_no_schemas(topology: Topology) -> N
         for attempt in (
             schemas.head(PLACE),
             schemas.delete(PLACE),
-            schemas.register(SchemaHead(PLACE, "gone"), STRING),
+            schemas.register(SchemaHead(PLACE, PLACE.anchors[0], "gone"), STRING),
         ):
             with pytest.raises(TopicMissing):
                 await attempt
@@ -151,9 +151,13 @@ def test_parts_of_a_topic_share_its_schemas(name: str, shares_with: str) -> None
     assert SchemaPlace.of(TopicName.parse(name)) == SchemaPlace.of(TopicName.parse(shares_with))
 
 
-def test_a_classic_topic_and_a_scalable_one_of_its_name_share_nothing() -> None:
-    classic, scalable = (SchemaPlace.of(TopicName.parse(f"{domain}://t/n/x")) for domain in ("persistent", "topic"))
-    assert classic.anchor == keys.classic_key("t/n/x") != scalable.anchor
+@pytest.mark.parametrize("anchor", range(3))
+async def test_topics_of_every_kind_have_schemas(valkey: ValkeyProcess, anchor: int) -> None:
+    place = SchemaPlace.of(TopicName.parse("persistent://public/default/orders"))
+    valkey.command("HSET", place.anchors[anchor], "incarnation", "1")
+    async with open_store(valkey.url) as store:
+        assert await register(Schemas(store), STRING, place) == 0
+        assert await Schemas(store).delete(place) == 1
 
 
 def test_nothing_is_kept_about_topics_that_are_not_persistent() -> None:
