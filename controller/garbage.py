@@ -75,7 +75,10 @@ class GarbageCollector:
 
 
 def _parts(entry: bytes, bucket: int) -> tuple[str, bytes] | None:
-    """The incarnation that an entry belongs to and the key of its segment; None for what nobody of ours wrote."""
+    """The incarnation that an entry belongs to and the key of its segment; None for what nobody of ours wrote.
+
+    A classic log has no descriptor.
+    """
     try:
         incarnation, _, place = entry.decode().partition("/")
     except UnicodeDecodeError:
@@ -83,4 +86,4 @@ def _parts(entry: bytes, bucket: int) -> tuple[str, bytes] | None:
     path, _, descriptor = place.rpartition("/")
     if path.count("/") != 2 or keys.bucket_of(path) != bucket:
         return None
-    return incarnation, keys.segment_key(path, descriptor)
+    return incarnation, keys.segment_key(path, descriptor) if descriptor else keys.classic_key(path)

@@ -63,6 +63,16 @@ def segment_key(path: str, descriptor: str) -> bytes:
     return f"/segments/{_TAGS[bucket_of(path)]}/{path}/{descriptor}".encode()
 
 
+def classic_key(path: str) -> bytes:
+    """Hash: the state of a topic that is a single log, or of one partition of a classic topic."""
+    return f"/classic/{_TAGS[bucket_of(path)]}/{path}".encode()
+
+
+def partitioned_key(path: str) -> bytes:
+    """Hash: how many partitions a classic topic has. They lie in buckets of their own, by their names."""
+    return f"/partitioned/{_TAGS[bucket_of(path)]}/{path}".encode()
+
+
 def subscriptions_key(path: str) -> bytes:
     """Hash: the name of each subscription of a topic to its type and settings."""
     return record_key(path) + b"/subscriptions"
@@ -85,6 +95,16 @@ def garbage_key(bucket: int) -> bytes:
 
 def index_key(bucket: int, namespace: NamespaceName) -> bytes:
     return f"/index/{_TAGS[bucket]}/{_encode(namespace.tenant)}/{_encode(namespace.namespace)}".encode()
+
+
+def classic_index_key(bucket: int, namespace: NamespaceName) -> bytes:
+    """Hash: the name of each classic log of a namespace, partitions among them, to its incarnation."""
+    return f"/classic-index/{_TAGS[bucket]}/{namespace_path(namespace)}".encode()
+
+
+def partitioned_index_key(bucket: int, namespace: NamespaceName) -> bytes:
+    """Hash: the name of each partitioned topic of a namespace to its incarnation."""
+    return f"/partitioned-index/{_TAGS[bucket]}/{namespace_path(namespace)}".encode()
 
 
 def closed_key(bucket: int, namespace: NamespaceName) -> bytes:

@@ -50,6 +50,11 @@ END_GROUP = _load("end_group")
 CREATE_SUBSCRIPTION = _load("create_subscription")
 DELETE_SUBSCRIPTION = _load("delete_subscription")
 COLLECT_GARBAGE = _load("collect_garbage")
+CREATE_CLASSIC = _load("create_classic")
+DELETE_CLASSIC = _load("delete_classic")
+CREATE_PARTITIONED = _load("create_partitioned")
+REPLACE_PARTITIONED = _load("replace_partitioned")
+DELETE_PARTITIONED = _load("delete_partitioned")
 ALL = (
     CREATE_TOPIC,
     REPLACE_TOPIC,
@@ -68,5 +73,10 @@ ALL = (
     CREATE_SUBSCRIPTION,
     DELETE_SUBSCRIPTION,
     COLLECT_GARBAGE,
+    CREATE_CLASSIC,
+    DELETE_CLASSIC,
+    CREATE_PARTITIONED,
+    REPLACE_PARTITIONED,
+    DELETE_PARTITIONED,
 )
 _BY_SHA = {script.sha: script for script in ALL}
