@@ -69,7 +69,10 @@ class GarbageCollector:
                     log.error("the garbage list of bucket %d has an entry that is none of ours: %r", bucket, entry[:64])
                     continue
                 incarnation, segment = parts
-                commands.append((slot, scripts.COLLECT_GARBAGE.command([garbage, segment], [entry, incarnation])))
+                storage = keys.storage_keys(segment, incarnation)
+                commands.append(
+                    (slot, scripts.COLLECT_GARBAGE.command([garbage, segment, *storage], [entry, incarnation]))
+                )
             replies = await self._store.bulk.gather(commands, refusals=True)
             self.collected += sum(reply for reply in replies if not isinstance(reply, StoreError))
 

@@ -66,8 +66,8 @@ def is_resignation(entry: Reply) -> bool:
 
 
 def is_about_consumers(entry: Reply) -> bool:
-    """Whether only registrations changed: then the record is what it was."""
-    return _field(entry, b"kind") == b"consumers"
+    """Whether only registrations changed, or how far consumers have come: then the record is what it was."""
+    return _field(entry, b"kind") in (b"consumers", b"drained")
 
 
 def is_about_classic(entry: Reply) -> bool:

@@ -43,7 +43,8 @@ log = logging.getLogger(__name__)
 
 # One reply of a listing: small enough that nobody on the bulk lane waits long, large enough to pipeline well.
 _SLICE: Final = 256
-_FIELDS: Final = ("value", "incarnation", "version", "ctime", "mtime", "leader", "activity")
+# What begins the fields of a record that say who owns which segment.
+_OWNER: Final = b"owner:"
 # Entries of a change log that are looked through at a time.
 _PAGE: Final = 1_000
 # Lines of names that need no closer look: all at once they take a fraction of the time, which counts in long listings.
@@ -69,14 +70,15 @@ class TopicStore:
         self.timeouts = timeouts
         self.directory = Directory(url, connect_timeout=timeouts.connect)
         self.commands = Lane("commands", self.directory, timeouts, scripts=scripts.ALL)
-        self.bulk = Lane("bulk", self.directory, timeouts, scripts=(scripts.COLLECT_GARBAGE,))
+        self.bulk = Lane("bulk", self.directory, timeouts, scripts=scripts.OF_BULK)
+        self.appends = Lane("appends", self.directory, timeouts, scripts=(scripts.APPEND_ENTRIES,))
         self.leases = Lane("leases", self.directory, timeouts, scripts=scripts.ALL)
         self.identity = Identity(self.directory, self.commands, self.bulk)
         self.change_log_length = change_log_length
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        return self.commands, self.bulk, self.leases
+        return self.commands, self.bulk, self.appends, self.leases
 
     async def create(self, topic: TopicName, value: bytes, segments: Sequence[str]) -> Version:
         """Write a topic that must not exist, with the states of its first segments."""
@@ -223,8 +225,7 @@ class TopicStore:
         homes = [keys.bucket_of(path) for path in paths]
         buckets = list(dict.fromkeys(homes))
         records = [
-            (slots[bucket], ("HMGET", keys.record_key(path), *_FIELDS))
-            for bucket, path in zip(homes, paths, strict=True)
+            (slots[bucket], ("HGETALL", keys.record_key(path))) for bucket, path in zip(homes, paths, strict=True)
         ]
         # Behind the records: a flush between the two is then noticed, too.
         marks = [(slots[bucket], ("GET", keys.marker_key(bucket))) for bucket in buckets]
@@ -440,19 +441,19 @@ def _entries(bucket: int, namespace: NamespaceName, found: Mapping[bytes, bytes]
 
 def _stored(topic: TopicName, reply: Reply) -> StoredTopic | RecordDamaged | None:
     try:
-        value, incarnation, version, ctime, mtime, leader, activity = reply
-        if incarnation is None:
+        if b"incarnation" not in reply:
             return None
         return StoredTopic(
             topic,
-            bytes(value),
-            Version(incarnation.decode(), int(version)),
-            int(ctime),
-            int(mtime),
-            leader or b"",
-            int(activity or 0),
+            bytes(reply[b"value"]),
+            Version(reply[b"incarnation"].decode(), int(reply[b"version"])),
+            int(reply[b"ctime"]),
+            int(reply[b"mtime"]),
+            reply.get(b"leader", b""),
+            int(reply.get(b"activity", 0)),
+            {int(key[len(_OWNER) :]): owner.decode() for key, owner in reply.items() if key.startswith(_OWNER)},
         )
-    except (TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         # Something that no script of ours wrote.
         return RecordDamaged(f"What is stored for {topic} is not the record of a topic: restore or remove it.")
 
