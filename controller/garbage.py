@@ -69,13 +69,19 @@ class GarbageCollector:
                     log.error("the garbage list of bucket %d has an entry that is none of ours: %r", bucket, entry[:64])
                     continue
                 incarnation, segment = parts
-                commands.append((slot, scripts.COLLECT_GARBAGE.command([garbage, segment], [entry, incarnation])))
+                storage = keys.storage_keys(segment, incarnation)
+                commands.append(
+                    (slot, scripts.COLLECT_GARBAGE.command([garbage, segment, *storage], [entry, incarnation]))
+                )
             replies = await self._store.bulk.gather(commands, refusals=True)
             self.collected += sum(reply for reply in replies if not isinstance(reply, StoreError))
 
 
 def _parts(entry: bytes, bucket: int) -> tuple[str, bytes] | None:
-    """The incarnation that an entry belongs to and the key of its segment; None for what nobody of ours wrote."""
+    """The incarnation that an entry belongs to and the key of its segment; None for what nobody of ours wrote.
+
+    A classic log has no descriptor.
+    """
     try:
         incarnation, _, place = entry.decode().partition("/")
     except UnicodeDecodeError:
@@ -83,4 +89,4 @@ def _parts(entry: bytes, bucket: int) -> tuple[str, bytes] | None:
     path, _, descriptor = place.rpartition("/")
     if path.count("/") != 2 or keys.bucket_of(path) != bucket:
         return None
-    return incarnation, keys.segment_key(path, descriptor)
+    return incarnation, keys.segment_key(path, descriptor) if descriptor else keys.classic_key(path)

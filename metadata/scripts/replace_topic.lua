@@ -33,7 +33,10 @@ for i = 3, last_sealed do
   end
 end
 -- The storage of a removed segment is deleted from the garbage list, in slices.
-for i = 12, #ARGV do redis.call('HSET', KEYS[#KEYS], incarnation .. '/' .. ARGV[5] .. '/' .. ARGV[i], now) end
+for i = 12, #ARGV do
+  redis.call('HSET', KEYS[#KEYS], incarnation .. '/' .. ARGV[5] .. '/' .. ARGV[i], now)
+  redis.call('HDEL', KEYS[1], 'owner:' .. (string.match(ARGV[i], '%d+$') or ''))
+end
 -- A sealed segment has to be pruned one day, for which the topic needs a leader.
 if last_sealed > last_created then
   redis.call('HSETNX', KEYS[last_sealed + 1], ARGV[5], '')
