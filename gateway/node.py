@@ -48,6 +48,7 @@ from metadata.store import TopicStore, open_store
 from metadata.unwrap import unwrapped
 from protocol.backoff import Backoff
 from protocol.names import NamespaceName, TopicName
+from segments.schemas import SchemaRegistry
 from sessions.consumer_sessions import ConsumerSession
 from sessions.consumers import ConsumerHub
 from sessions.counters import Counters
@@ -274,6 +275,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     peers=peers,
                     segments=data.port,
                     garbage=garbage,
+                    schemas=SchemaRegistry(store),
                     readiness=lambda: _doubts(feed),
                     metrics=lambda: page_of(sources),
                     admission=AdmissionLimits(settings.http_concurrency, settings.max_body),

@@ -58,6 +58,26 @@ class TopicExists(StoreError):
     http_status = 409
 
 
+class NameTaken(TopicExists):
+    """By a topic of another kind: a name is that of a scalable, a partitioned or a single classic topic."""
+
+    server_error = api.NotAllowedError
+
+
+class TopicChanging(StoreError):
+    """A partitioned topic that is being deleted or migrated, or that has been migrated: it cannot change any more."""
+
+    http_status = 409
+    server_error = api.NotAllowedError
+
+
+class BadPartitions(StoreError):
+    """A number of partitions that a topic cannot have."""
+
+    http_status = 412
+    server_error = api.NotAllowedError
+
+
 class TopicMissing(StoreError):
     http_status = 404
     server_error = api.TopicNotFound
@@ -98,6 +118,13 @@ class RegistrationsFull(StoreError):
 
     http_status = 412
     server_error = api.TooManyRequests
+
+
+class SchemasFull(StoreError):
+    """A topic has as many versions of its schema, or as many bytes of them, as there may be."""
+
+    http_status = 412
+    server_error = api.NotAllowedError
 
 
 class NamespaceExists(StoreError):

@@ -48,7 +48,7 @@ class LogsOfTopics:
         for segment, standing in zip(segments, standings, strict=True):
             state, cursor = standing.state, standing.cursors.get(subscription)
             # Where the storage is gone, so is what could have been consumed.
-            if state is None or state.next <= state.first or (cursor is not None and Cursor.decode(cursor).mark >= state.next - 1):
+            if state is None or max(state.first - 1, _mark(cursor)) >= state.next - 1:
                 drained.add(segment.segment_id)
         return frozenset(drained)
 
@@ -108,6 +108,11 @@ def is_unread(segment: Segment, settings: Settings) -> bool:
     """Whether a segment at which a subscription never was holds all its messages for it."""
     made_at = settings.created_at_epoch
     return settings.from_start or (made_at is not None and segment.created_at_epoch > made_at)
+
+
+def _mark(cursor: bytes | None) -> int:
+    """Up to where everything is acknowledged."""
+    return -1 if cursor is None else Cursor.decode(cursor).mark
 
 
 def _is_open(consumer: str, segment_id: int, names: Collection[str]) -> bool:

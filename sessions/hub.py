@@ -160,8 +160,8 @@ class Hub:
         with trio.move_on_after(_LONGEST_REFRESH):
             await done.wait()
             # Many are told by a task of its own, a part at a time.
-            while (point := self._points[bucket].get(path)) is not None and point.fan_out is not FanOut.NONE:
-                await trio.sleep(_FAN_OUT_PAUSE)  # rare, short, and an event for it would be in every point
+            while (point := self._points[bucket].get(path)) and point.fan_out is not FanOut.NONE:  # noqa: ASYNC110
+                await trio.sleep(_FAN_OUT_PAUSE)  # rare and short; an event for it would be in every point
 
     def _refreshed(self, bucket: int, path: str) -> None:
         """A read is complete: those who asked before it began have waited for it."""

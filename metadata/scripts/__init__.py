@@ -50,6 +50,13 @@ END_GROUP = _load("end_group")
 CREATE_SUBSCRIPTION = _load("create_subscription")
 DELETE_SUBSCRIPTION = _load("delete_subscription")
 COLLECT_GARBAGE = _load("collect_garbage")
+REGISTER_SCHEMA = _load("register_schema")
+DELETE_SCHEMAS = _load("delete_schemas")
+CREATE_CLASSIC = _load("create_classic")
+DELETE_CLASSIC = _load("delete_classic")
+CREATE_PARTITIONED = _load("create_partitioned")
+REPLACE_PARTITIONED = _load("replace_partitioned")
+DELETE_PARTITIONED = _load("delete_partitioned")
 CLAIM_SEGMENT = _load("claim_segment")
 APPEND_ENTRIES = _load("append_entries")
 SAVE_CURSORS = _load("save_cursors")
@@ -77,6 +84,13 @@ ALL = (
     CREATE_SUBSCRIPTION,
     DELETE_SUBSCRIPTION,
     COLLECT_GARBAGE,
+    REGISTER_SCHEMA,
+    DELETE_SCHEMAS,
+    CREATE_CLASSIC,
+    DELETE_CLASSIC,
+    CREATE_PARTITIONED,
+    REPLACE_PARTITIONED,
+    DELETE_PARTITIONED,
     CLAIM_SEGMENT,
     APPEND_ENTRIES,
     SAVE_CURSORS,

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from metadata import keys
+from metadata.classic_topics import ClassicTopics
 from metadata.feed import ChangeFeed
 from metadata.lanes import Timeouts
 from metadata.segment_logs import LogPlace, SegmentLogs
@@ -33,6 +34,7 @@ class Recorder:
     def __init__(self) -> None:
         self.changes: Counter[str] = Counter()
         self.registrations: Counter[str] = Counter()
+        self.classic_changes: Counter[str] = Counter()
         self.gaps: Counter[int] = Counter()
         self.gaps_before_rollbacks: list[int] = []
 
@@ -42,6 +44,10 @@ class Recorder:
 
     def orphaned(self, bucket: int, path: str) -> None:
         """Nobody leads here."""
+
+    def classic(self, bucket: int, path: str) -> None:
+        assert bucket == keys.bucket_of(path)
+        self.classic_changes[path] += 1
 
     def changed(self, bucket: int, path: str) -> None:
         assert bucket == keys.bucket_of(path)
@@ -348,3 +354,14 @@ async def test_entries_that_are_lost_under_a_standing_connection_are_a_rollback_
         valkey.command("XDEL", keys.changes_key(BUCKET), last)
         await eventually(lambda: recorder.gaps[BUCKET] == 2)
         assert recorder.gaps_before_rollbacks == [1]
+
+
+async def test_a_change_of_a_classic_topic_is_told_as_such_and_not_as_one_of_a_record(topology: Topology) -> None:
+    async with following(topology.url, NEVER) as (store, _, recorder):
+        topics = ClassicTopics(store)
+        await topics.create_log(TopicName.classic("public", "default", "orders"), {})
+        await eventually(lambda: recorder.classic_changes == {PATH: 1})
+        await topics.delete_log(TopicName.classic("public", "default", "orders"))
+        await store.create(TOPIC, b"{}", [])
+        await eventually(lambda: recorder.changes == {PATH: 1})
+        assert recorder.classic_changes == {PATH: 2}

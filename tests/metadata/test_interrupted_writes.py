@@ -6,6 +6,8 @@ import pytest
 import trio
 
 from metadata import keys, scripts
+from metadata.classic_records import PartitionedTopic
+from metadata.classic_topics import ClassicTopics
 from metadata.errors import LogFenced, NamespaceExists, OutcomeUnknown, TopicExists, VersionConflict
 from metadata.node_sessions import NodeSession
 from metadata.records import Version
@@ -99,6 +101,36 @@ async def test_an_interrupted_delete_succeeds(valkey: ValkeyProcess, proxy: Faul
     await store.delete(TOPIC, version, ["0000-ffff-0"])
     assert await store.get(TOPIC) is None
     assert log_length(valkey) == 2
+
+
+@pytest.mark.usefixtures("scripts_loaded")
+@pytest.mark.parametrize(
+    "script",
+    [
+        scripts.CREATE_CLASSIC,
+        scripts.DELETE_CLASSIC,
+        scripts.CREATE_PARTITIONED,
+        scripts.REPLACE_PARTITIONED,
+        scripts.DELETE_PARTITIONED,
+    ],
+    ids=lambda script: script.name,
+)
+async def test_every_interrupted_write_of_a_classic_topic_succeeds_and_is_logged_once(
+    valkey: ValkeyProcess, proxy: FaultProxy, store: TopicStore, script: Script
+) -> None:
+    topics = ClassicTopics(store)
+    topic = TopicName.classic("public", "default", "orders")
+    cut_replies_of(proxy, script)
+    await topics.create_log(topic, {})
+    await topics.delete_log(topic)
+    await topics.create_partitioned(topic, 1, {})
+    found = await topics.get(topic)
+    assert isinstance(found, PartitionedTopic)
+    after = await topics.replace_partitioned(found, partitions=2)
+    assert await topics.get(topic) == after
+    await topics.delete_partitioned(topic)
+    assert await topics.get(topic) is None
+    assert log_length(valkey) == 5
 
 
 @pytest.mark.usefixtures("scripts_loaded")
