@@ -30,8 +30,8 @@ _SETTLED_ROUNDS: Final = 2
 class ClassicLogs(Protocol):
     """Topics that are not scalable."""
 
-    async def ensure(self, topic: TopicName) -> bool:
-        """Create a topic where that is allowed; whether it is there."""
+    async def provide(self, topic: TopicName) -> None:
+        """See that the log of this name is there; a StoreError where it may not be."""
 
 
 def place_of(name: str) -> LogPlace:
@@ -130,7 +130,8 @@ class Hosting:
 
     async def _state(self, place: LogPlace) -> LogState:
         state = await self._around.logs.state(place)
-        if state is None and place.segment_id is None and await self._classic.ensure(TopicName.parse(place.name)):
+        if state is None and place.segment_id is None:
+            await self._classic.provide(TopicName.parse(place.name))
             state = await self._around.logs.state(place)
         if state is None:
             raise NoLog(f"{place.name} does not exist: look its topic up again.")
@@ -163,6 +164,9 @@ class Hosting:
 
     def registered(self, bucket: int, path: str) -> None:
         """Consumers are of no concern here."""
+
+    def classic(self, bucket: int, path: str) -> None:
+        self.changed(bucket, path)
 
     def orphaned(self, bucket: int, path: str) -> None:
         """Nor are leaders."""
