@@ -58,6 +58,7 @@ from protocol.client.pool import ConnectionPool, open_pool
 from protocol.client.producing import TopicProducer, open_producer
 from protocol.client.reconnecting import WatchState
 from protocol.client.sending import Sending
+from protocol.client.streaming import StreamConsumer, open_stream_consumer
 from protocol.client.subscriptions import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 from protocol.client.topic_consumer import TopicConsumer
 from protocol.client.topic_sets import Change, NamespaceEvent, Snapshot
@@ -91,6 +92,7 @@ __all__ = [
     "ServerRefused",
     "ServiceAddress",
     "Snapshot",
+    "StreamConsumer",
     "TopicConsumer",
     "TopicProducer",
     "TopicWatch",
@@ -104,6 +106,7 @@ __all__ = [
     "open_pool",
     "open_producer",
     "open_reader",
+    "open_stream_consumer",
     "watch_namespace",
     "watch_topic",
 ]

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-import trio
-
-from protocol.backoff import Backoff
 from protocol.client.background import background
 from protocol.client.errors import ServerRefused
 from protocol.client.message_ids import Edge, MessageId
+from protocol.client.plain_routes import plain_routes
 from protocol.client.pool import ConnectionPool
-from protocol.client.routes import Route, Routes, all_routes
-from protocol.client.segment_consumer import QUEUE_SIZE, SegmentConsumer
+from protocol.client.routes import Route, all_routes
+from protocol.client.segment_consumer import QUEUE_SIZE
 from protocol.client.subscriptions import EXCLUSIVE, SHARED, Start, Subscription
 from protocol.client.topic_consumer import TopicConsumer
 from protocol.client.watches import TopicWatch, start_following
 from protocol.errors import ProtocolError
-from protocol.names import SEGMENT, TOPIC, TopicName
+from protocol.names import TOPIC, TopicName
 from protocol.wire import pulsar_api_pb2 as api
 
 if TYPE_CHECKING:
@@ -34,49 +32,26 @@ SubscriptionOf: TypeAlias = Callable[[Route, bool], Subscription]
 class QueueConsumer(TopicConsumer):
     """Consumes all segments of a topic, sealed ones too, and follows its layout. Made by `open_consumer`."""
 
-    _subscription_of: SubscriptionOf
-    _routes: Mapping[str, Route]
-    _retry: Backoff
+    def _apply(
+        self, update: api.CommandScalableTopicUpdate, subscription_of: SubscriptionOf, *, is_first: bool = False
+    ) -> None:
+        known = self._wanted
+        routes = {(route.topic, ()): route for route, _ in all_routes(update)}
+        self._wanted = {key: known.get(key) or subscription_of(route, not is_first) for key, route in routes.items()}
+        self._add_missing()
+        for key in self._segments:
+            if key not in self._wanted:
+                self._tasks.start_soon(self._drop, key)
 
-    async def _start(self, watch: TopicWatch, subscription_of: SubscriptionOf) -> None:
-        self._subscription_of = subscription_of
-        self._retry = Backoff()
-        self._apply(await anext(watch), is_first=True)
-        self._tasks.start_soon(self._follow, watch)
-
-    def _apply(self, update: api.CommandScalableTopicUpdate, *, is_first: bool = False) -> None:
-        self._routes = {route.topic: route for route, _ in all_routes(update)}
-        self._add_missing(is_new=not is_first)
-        for key in [key for key in self._segments if key[0] not in self._routes]:
-            self._tasks.start_soon(self._drop, key)
-
-    def _add_missing(self, *, is_new: bool = True) -> None:
-        for topic, route in self._routes.items():
-            if (topic, ()) not in self._segments:
-                self._add((topic, ()), self._subscription_of(route, is_new))
-
-    async def _follow(self, watch: TopicWatch) -> None:
+    async def _follow(self, watch: TopicWatch, subscription_of: SubscriptionOf) -> None:
         try:
             async for update in watch:
                 if update.HasField("error"):
                     raise ServerRefused(update.error, update.message)
                 self._retry.reset()
-                self._apply(update)
+                self._apply(update, subscription_of)
         except ProtocolError as error:
             self._end(error)
-
-    def _segment_ended(self, segment: SegmentConsumer, reason: ProtocolError) -> None:
-        if isinstance(reason, ServerRefused) and reason.server_error == api.TopicNotFound:
-            # It was pruned, and the layout without it is on its way; or it is about to be created again.
-            self._segments.pop((segment.topic, ()), None)
-            self._tasks.start_soon(self._look_again)
-        else:
-            super()._segment_ended(segment, reason)
-
-    async def _look_again(self) -> None:
-        await trio.sleep(self._retry.next())
-        if self.failure is None:
-            self._add_missing()
 
 
 @asynccontextmanager
@@ -150,23 +125,17 @@ async def _consuming(
         if parsed.domain == TOPIC:
             consumer: TopicConsumer
             consumer = queue = QueueConsumer(pool, tasks, name, queue_size=queue_size, confirm_acks=confirm_acks)
+            consumer._segments_may_go = True
             watch = await start_following(tasks, pool, name, create_if_missing=create_if_missing)
-            await queue._start(watch, subscription_of)
+            queue._apply(await anext(watch), subscription_of, is_first=True)
+            tasks.start_soon(queue._follow, watch, subscription_of)
         else:
             consumer = TopicConsumer(pool, tasks, name, queue_size=queue_size, confirm_acks=confirm_acks)
-            for route in (await _plain_routes(pool, parsed, create_if_missing)).in_order:
-                consumer._add((route.topic, ()), subscription_of(route, False))
+            routes = await plain_routes(pool, parsed, create_if_missing)
+            consumer._wanted = {(route.topic, ()): subscription_of(route, False) for route in routes.in_order}
+            consumer._add_missing()
         try:
             await consumer._wait_attached()
             yield consumer
         finally:
             await consumer._close()
-
-
-async def _plain_routes(pool: ConnectionPool, topic: TopicName, create_if_missing: bool) -> Routes:
-    if topic.domain == SEGMENT:
-        return Routes.to_partitions(str(topic), 0)
-    connection = await pool.service()
-    return Routes.to_partitions(
-        str(topic), await connection.partitions(str(topic), create_if_missing=create_if_missing)
-    )

@@ -21,8 +21,10 @@ _SIZE = struct.Struct(">I")
 _MAX_UNCOMPRESSED = 128 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReceivedMessage:
+    """A message that was delivered. One that comes again is another object, with the same id."""
+
     message_id: MessageId
     value: bytes
     key: str | None = None
@@ -34,6 +36,7 @@ class ReceivedMessage:
     sequence_id: int = 0
     redelivery_count: int = 0
     is_null: bool = False  # as in tombstones; the value is empty then
+    taken: int = field(default=0, compare=False)  # how many were taken before from the same consumer, and this one
 
     @property
     def topic(self) -> str:

@@ -13,7 +13,7 @@ from protocol.client.acks import AckGroup, AckQueue
 from protocol.client.attaching import Attached
 from protocol.client.attachments import Kind
 from protocol.client.connection import ClientConnection
-from protocol.client.entries import Item, ReceivedEntry, parse_entry
+from protocol.client.entries import Item, ReceivedEntry, ReceivedMessage, parse_entry
 from protocol.client.errors import ConnectionLost, RequestTimedOut, ServerMisbehaved, ServerRefused, is_passing
 from protocol.client.inbox import Inbox
 from protocol.client.message_ids import Edge, MessageId, edge_to_wire
@@ -60,7 +60,7 @@ class SegmentConsumer(Attached):
         self._confirm_acks = confirm_acks
         self._buffer = ReceiveBuffer(queue_size)
         self._epoch = 0  # tells what was sent before a redelivery from what comes again
-        self._last_taken: MessageId | None = None
+        self.last_taken: MessageId | None = None
         self._tracks_unacked = tracks_unacked
         self._unacked: OrderedDict[tuple[int, int, int], tuple[int, MessageId]] = OrderedDict()  # taken, with the order
         self._all_acked = trio.lowlevel.ParkingLot()
@@ -77,7 +77,9 @@ class SegmentConsumer(Attached):
 
     def take(self, order: int) -> Item:
         item = self._buffer.take()
-        message_id = self._last_taken = item.message_id
+        message_id = self.last_taken = item.message_id
+        if isinstance(item, ReceivedMessage):
+            item.taken = order
         if self._tracks_unacked:
             self._unacked[message_id.position] = order, message_id
         self._give_back_permits()
@@ -192,7 +194,7 @@ class SegmentConsumer(Attached):
             self.subscription = self.subscription.starting(start)
         self._acks.forget()
         self._forget_all()
-        self._last_taken = None
+        self.last_taken = None
         self._buffer.clear()
         self._give_back_permits()
 
@@ -252,9 +254,9 @@ class SegmentConsumer(Attached):
 
     def _resume_at(self) -> Start | None:
         """Where a reader goes on."""
-        if self.subscription.start is None or self._last_taken is None:
+        if self.subscription.start is None or self.last_taken is None:
             return self.subscription.start
-        return Start(self._last_taken)
+        return Start(self.last_taken)
 
     async def _attach(self, connection: ClientConnection, number: int) -> None:
         if self._seeking is not None:
@@ -274,7 +276,7 @@ class SegmentConsumer(Attached):
         self._write(connection, requests.flow(self._number, self._buffer.open()))
 
     def _detached(self) -> None:
-        if self.subscription.start is not None and self._last_taken is None and self._buffer:
+        if self.subscription.start is not None and self.last_taken is None and self._buffer:
             # Before anything was taken only the server knew where the reader stands.
             first = next(iter(self._buffer)).message_id
             self.subscription = self.subscription.starting(Start(first, is_inclusive=True))
@@ -336,9 +338,9 @@ class SegmentConsumer(Attached):
     def _give_back_permits(self) -> None:
         if self._connection is not None and (permits := self._buffer.give_back()):
             self._write(self._connection, requests.flow(self._number, permits))
-            if self.subscription.start is not None and self._last_taken is not None:
+            if self.subscription.start is not None and self.last_taken is not None:
                 # So that the server need not keep account of what a reader has behind it.
-                ids = [self._last_taken.to_wire()]
+                ids = [self.last_taken.to_wire()]
                 self._write(self._connection, requests.ack(self._number, api.CommandAck.Cumulative, ids))
 
     def _write(self, connection: ClientConnection, command: BaseCommand) -> None:

@@ -7,15 +7,17 @@ from typing import TypeAlias
 
 import trio
 
+from protocol.backoff import Backoff
 from protocol.client.acks import AckGroup
 from protocol.client.entries import ReceivedMessage
-from protocol.client.errors import AlreadyClosed, RequestTimedOut
+from protocol.client.errors import AlreadyClosed, RequestTimedOut, ServerRefused
 from protocol.client.inbox import Inbox
 from protocol.client.message_ids import Edge, MessageId
 from protocol.client.pool import ConnectionPool
 from protocol.client.segment_consumer import QUEUE_SIZE, SegmentConsumer
 from protocol.client.subscriptions import Subscription
 from protocol.errors import ProtocolError
+from protocol.wire import pulsar_api_pb2 as api
 
 # A topic on the wire, and the ranges of it that are taken where that is not all.
 SegmentKey: TypeAlias = tuple[str, tuple[tuple[int, int], ...]]
@@ -44,11 +46,15 @@ class TopicConsumer(AsyncIterator[ReceivedMessage]):
         self._pool = pool
         self._tasks = tasks
         self._inbox = Inbox()
+        self._wanted: dict[SegmentKey, Subscription] = {}  # what should be consumed
         self._segments: dict[SegmentKey, SegmentConsumer] = {}
         self._leaving: set[SegmentKey] = set()  # those of them that are about to go
         self._queue_size = queue_size
         self._confirm_acks = confirm_acks
         self._tracks_unacked = tracks_unacked
+        # Whether segments may be gone before that is told: they are given up then, and not the consumer.
+        self._segments_may_go = False
+        self._retry = Backoff()
 
     # Taking
 
@@ -127,19 +133,21 @@ class TopicConsumer(AsyncIterator[ReceivedMessage]):
 
     # Segments that come and go
 
-    def _add(self, key: SegmentKey, subscription: Subscription) -> SegmentConsumer:
-        segment = self._segments[key] = SegmentConsumer(
-            self._pool,
-            key[0],
-            subscription,
-            self._inbox,
-            self._segment_ended,
-            queue_size=self._queue_size,
-            confirm_acks=self._confirm_acks,
-            tracks_unacked=self._tracks_unacked,
-        )
-        self._tasks.start_soon(segment.run)
-        return segment
+    def _add_missing(self) -> None:
+        for key, subscription in self._wanted.items():
+            if key in self._segments or self.failure is not None:
+                continue
+            segment = self._segments[key] = SegmentConsumer(
+                self._pool,
+                key[0],
+                subscription,
+                self._inbox,
+                self._segment_ended,
+                queue_size=self._queue_size,
+                confirm_acks=self._confirm_acks,
+                tracks_unacked=self._tracks_unacked,
+            )
+            self._tasks.start_soon(segment.run)
 
     async def _wait_attached(self) -> None:
         """Until all segments of now are attached; raises what keeps one of them from it."""
@@ -172,13 +180,22 @@ class TopicConsumer(AsyncIterator[ReceivedMessage]):
             self._leaving.discard(key)
             self._segments.pop(key, None)
             await segment.close()
+            self._add_missing()  # if it is wanted again meanwhile
 
     def _segment_ended(self, segment: SegmentConsumer, reason: ProtocolError) -> None:
-        """A segment is over; what that means for the others depends on the kind of consumer."""
+        """For a segment: it is over."""
         for key in [key for key, known in self._segments.items() if known is segment]:
             del self._segments[key]
-        if not isinstance(reason, AlreadyClosed):
+        is_missing = isinstance(reason, ServerRefused) and reason.server_error == api.TopicNotFound
+        if is_missing and self._segments_may_go:
+            # It was pruned, which will be told; or it is about to be created again.
+            self._tasks.start_soon(self._look_again)
+        elif not isinstance(reason, AlreadyClosed):
             self._end(reason)
+
+    async def _look_again(self) -> None:
+        await trio.sleep(self._retry.next())
+        self._add_missing()
 
     def _segment_of(self, message_id: MessageId) -> SegmentConsumer | None:
         segment = self._segments.get((message_id.topic, ()))
