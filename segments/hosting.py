@@ -88,8 +88,11 @@ class Hosting:
                     return node.pulsar_url
         return self._chosen_url(place.name)
 
-    async def open(self, name: str) -> OpenLog:
-        """The log, owned by this node. Raises NotHere, NoLog, and StoreError."""
+    async def open(self, name: str, *, by_force: bool = False) -> OpenLog:
+        """The log, owned by this node. Raises NotHere, NoLog, and StoreError.
+
+        `by_force`: taken from whichever node has it, whose clients come here then.
+        """
         place = place_of(name)
         while True:
             found = self._open.get(place.name)
@@ -97,27 +100,28 @@ class Hosting:
                 return found
             opening = self._opening.get(place.name)
             if opening is None:
-                return await self._claim_alone(place)
+                return await self._claim_alone(place, by_force)
             await opening.wait()
 
-    async def _claim_alone(self, place: LogPlace) -> OpenLog:
+    async def _claim_alone(self, place: LogPlace, by_force: bool) -> OpenLog:
         done = self._opening[place.name] = trio.Event()
         try:
-            return await self._claim(place)
+            return await self._claim(place, by_force)
         finally:
             del self._opening[place.name]
             done.set()
 
-    async def _claim(self, place: LogPlace) -> OpenLog:
+    async def _claim(self, place: LogPlace, by_force: bool) -> OpenLog:
         for _ in range(_ATTEMPTS):
             if self._stopping or not self._session_held():
                 raise NotHere(f"This node cannot serve {place.name} now: look it up again.")
             state = await self._state(place)
             mine = self._nodes.nodes[0].session
-            if state.session and state.session != mine and await self._nodes.is_alive(state.session):
-                raise NotHere(f"{place.name} is served by another node: look it up again.")
-            if state.session != mine and self._chosen(place.name) != mine:
-                raise NotHere(f"{place.name} belongs to another node: look it up again.")
+            if state.session != mine and not by_force:
+                if state.session and await self._nodes.is_alive(state.session):
+                    raise NotHere(f"{place.name} is served by another node: look it up again.")
+                if self._chosen(place.name) != mine:
+                    raise NotHere(f"{place.name} belongs to another node: look it up again.")
             opened = await self._around.logs.claim(place, state, mine)
             if opened is not None:
                 self._around.counters.opened += 1

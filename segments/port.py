@@ -94,8 +94,9 @@ class LogsOfTopics:
         await owned.move(subscription, owned.next)
 
     async def _owned(self, topic: TopicName, segment: Segment) -> OpenLog:
-        # A segment of another node is asked for there by the admin API, which has the node's address.
-        return await self._hosting.open(place_of(topic, segment).name)
+        # Only the owner moves a cursor. Its consumers have to come back after that anyway, so they may as well come to
+        # this node.
+        return await self._hosting.open(place_of(topic, segment).name, by_force=True)
 
 
 def place_of(topic: TopicName, segment: Segment) -> LogPlace:

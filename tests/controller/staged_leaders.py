@@ -46,9 +46,11 @@ class ScriptedSegments:
         self.asked: list[tuple[str, tuple[int, ...]]] = []
         self.failures: list[Exception] = []
         self.before_answer: Callable[[], Awaitable[None]] | None = None
+        self.announce: Callable[[], None] = lambda: None  # as the owner of a segment does, through the change log
 
     def drain(self, *segment_ids: int, subscription: str = "s") -> None:
         self.done.setdefault(subscription, set()).update(segment_ids)
+        self.announce()
 
     async def drained(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> frozenset[int]:
         asked = tuple(segment.segment_id for segment in segments)
@@ -103,6 +105,7 @@ class Stage:
         self._attachments: dict[tuple[str, str], Attachment] = {}
         around = node.leaders._around
         object.__setattr__(around, "segments", segments)
+        segments.announce = lambda: node.leaders.registered(keys.bucket_of(PATH), PATH)
         object.__setattr__(around, "registrations", self.recording)
 
     @property
