@@ -13,6 +13,7 @@ from metadata.store import TopicStore
 from metadata.subscriptions import Settings
 from protocol.names import TopicName
 from segments.cursors import Cursor
+from segments.errors import NotHere
 from segments.hosting import Hosting
 from segments.open_log import OpenLog
 
@@ -70,6 +71,25 @@ class LogsOfTopics:
         if cursor is not None:
             return Cursor.decode(cursor).unacked_between(first, end)
         return end - first if is_unread(segment, settings) else 0
+
+    async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
+        """A subscription was deleted: one of the same name that comes later must not go on where it was.
+
+        Nodes that own segments hear of it by themselves; here those are seen to that nobody owns.
+        """
+        stored = await self._store.get(topic)
+        if stored is None:
+            return
+        places = [place_of(topic, segment) for segment in segments]
+        standings = await self._logs.standings(self._lane(), stored.version.incarnation, places, [subscription])
+        for place, standing in zip(places, standings, strict=True):
+            if subscription not in standing.cursors:
+                continue
+            try:
+                owned = await self._hosting.open(place.name)
+            except NotHere:
+                continue
+            await owned.remove(subscription)
 
     async def still_open(self, topic: TopicName, subscription: str, claims: Collection[Claim]) -> frozenset[Claim]:
         """Which of these consumers still have these segments open, as far as this node can see."""

@@ -21,7 +21,7 @@ from layout.segments import Segment
 from metadata import keys
 from metadata.records import StoredTopic
 from metadata.registrations import Registrations
-from metadata.subscriptions import Assignment, Attachment, Subscription, SubscriptionType, TopicState
+from metadata.subscriptions import Assignment, Attachment, Settings, Subscription, SubscriptionType, TopicState
 from protocol.names import TopicName
 from tests.support.consumers import LIMIT
 from tests.support.nodes import running_node, transitions_of
@@ -70,6 +70,12 @@ class ScriptedSegments:
 
     async def skip_all(self, topic: TopicName, subscription: str, segment: Segment) -> None:
         self.drain(segment.segment_id, subscription=subscription)
+
+    async def backlog(self, topic: TopicName, subscription: str, segment: Segment, settings: Settings) -> int:
+        return 0
+
+    async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
+        self.done.pop(subscription, None)
 
 
 class RecordingRegistrations(Registrations):
