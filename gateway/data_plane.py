@@ -89,7 +89,7 @@ def build_data_plane(
         tails=Budget(settings.tail_memory),
         layout_told=layout_told,
     )
-    hosting = Hosting(around, peers, classic, rebalance_interval=settings.rebalance_interval)
+    hosting = Hosting(around, peers, classic, registrations.names, rebalance_interval=settings.rebalance_interval)
     plane = DataPlane(hosting, Starting(StoredTopics(store, registrations)), nursery, schemas)
     return DataParts(plane, hosting, LogsOfTopics(store, logs, registrations, hosting, lane), counters)
 
