@@ -12,6 +12,7 @@ import trio
 
 from protocol import client
 from protocol.client.acks import AckGroup
+from protocol.client.entries import ReceivedMessage
 from protocol.client.topic_consumer import TopicConsumer
 from protocol.errors import ProtocolError
 from tests.faults.message_history import (
@@ -38,8 +39,9 @@ SEND_TIMEOUT: Final = 90.0
 AGAIN: Final = 0.2
 # Small, so that consumers run out of permits now and then.
 QUEUE_SIZE: Final = 20
-# Of all that a producer sends, the share that goes as a batch, and how many messages that has.
+# How often a producer sends several messages of a key at once: as one entry, or one by one without a pause.
 BATCHES, BATCH_SIZE = 0.1, 3
+BURSTS, BURST_SIZE = 0.1, 20
 
 OpenConsumer = Callable[[client.ConnectionPool], AbstractAsyncContextManager[TopicConsumer]]
 
@@ -116,21 +118,32 @@ class Producer:
     def stop(self) -> None:
         self._stopping.set()
 
-    async def run(self, urls: Sequence[str], topic: str) -> None:
+    async def run(
+        self, urls: Sequence[str], topic: str, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
         async with (
             pool_of(urls, self._chance) as pool,
             client.open_producer(pool, topic, name=self.name, send_timeout=SEND_TIMEOUT) as producer,
             trio.open_nursery() as nursery,
         ):
+            task_status.started()
             while not self._stopping.is_set():
-                is_batch = self._chance.random() < BATCHES
-                key = self._chance.choice(self._keys)
-                messages = [self._next(key) for _ in range(BATCH_SIZE if is_batch else 1)]
-                said = [client.Message(message.encode(), message.key) for message in messages]
-                sending = await (producer.post_batch(said) if is_batch else producer.post(said[0]))
-                nursery.start_soon(self._await_outcome, messages, sending)
+                await self._send_some(producer, nursery)
                 with trio.move_on_after(self._chance.expovariate(self._rate)):
                     await self._stopping.wait()
+
+    async def _send_some(self, producer: client.TopicProducer, nursery: trio.Nursery) -> None:
+        key = self._chance.choice(self._keys)
+        match self._chance.random():
+            case x if x < BATCHES:
+                batch = [self._next(key) for _ in range(BATCH_SIZE)]
+                said = [client.Message(message.encode(), message.key) for message in batch]
+                nursery.start_soon(self._await_outcome, batch, await producer.post_batch(said))
+            case x:
+                for _ in range(BURST_SIZE if x < BATCHES + BURSTS else 1):
+                    message = self._next(key)
+                    sending = await producer.post(client.Message(message.encode(), message.key))
+                    nursery.start_soon(self._await_outcome, [message], sending)
 
     def _next(self, key: str) -> Message:
         message = Message(self.name, key, self._sent)
@@ -161,6 +174,7 @@ class Consumer:
         self._life = trio.CancelScope()
         self._leaving = trio.Event()
         self._is_open = False
+        self._opened = _nothing
         self._stopping = False
 
     def leave(self) -> None:
@@ -175,7 +189,8 @@ class Consumer:
         self._stopping = True
         self.leave()
 
-    async def run(self, urls: Sequence[str], chance: random.Random) -> None:
+    async def run(self, urls: Sequence[str], chance: random.Random, *, task_status: trio.TaskStatus[None]) -> None:
+        self._opened = task_status.started
         while not self._stopping:
             self._leaving = trio.Event()
             self._is_open = False
@@ -197,6 +212,8 @@ class Consumer:
             trio.open_nursery() as taking,
         ):
             self._is_open = True
+            self._opened()
+            self._opened = _nothing
             taking.start_soon(self._take_all, consumer, waiting)
             await self._leaving.wait()
             taking.cancel_scope.cancel()
@@ -209,9 +226,16 @@ class Consumer:
             self._recorder.note(Delivered(self._recorder.now(), self._subscription, self.name, said, place))
             # In the same step: what is taken and not acknowledged when the segment moves comes again, and an
             # acknowledgement of the first copy could then be confirmed while the second one waits to be taken.
-            if (group := consumer.ack_soon(message)) is not None:
+            for group in self._acknowledge(consumer, message):
                 self._recorder.note(AckSent(self._recorder.now(), self._subscription, self.name, place))
                 waiting.start_soon(self._await_confirmation, group, place)
+
+    def _acknowledge(self, consumer: TopicConsumer, message: ReceivedMessage) -> list[AckGroup]:
+        """What confirms it; nothing if its segment is another consumer's by now."""
+        if isinstance(consumer, client.StreamConsumer) and message.message_id.index % 2:
+            return consumer.ack_cumulative_soon(message)
+        group = consumer.ack_soon(message)
+        return [] if group is None else [group]
 
     async def _await_confirmation(self, group: AckGroup, place: Place) -> None:
         self._recorder.unconfirmed += 1
@@ -222,6 +246,10 @@ class Consumer:
             pass  # the message comes again, here or elsewhere
         finally:
             self._recorder.unconfirmed -= 1
+
+
+def _nothing() -> None:
+    pass
 
 
 def stream_consumer(recorder: Recorder, topic: str, subscription: Subscription, name: str) -> Consumer:

@@ -86,7 +86,7 @@ class _World:
         faults = Faults(self._cluster, self._topic, consumers, self._recorder, self._seeded(), self._http)
         async with trio.open_nursery() as nursery:
             for consumer in consumers:
-                nursery.start_soon(consumer.run, self._cluster.urls, self._seeded())
+                await nursery.start(consumer.run, self._cluster.urls, self._seeded())
             async with self._producing("p"):
                 await faults.run(self._plan.seconds)
             if await self._is_consumed():
@@ -111,7 +111,7 @@ class _World:
         ]
         async with trio.open_nursery() as nursery:
             for producer in producers:
-                nursery.start_soon(producer.run, self._cluster.urls, self._name)
+                await nursery.start(producer.run, self._cluster.urls, self._name)
             yield
             for producer in producers:
                 producer.stop()
