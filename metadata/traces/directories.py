@@ -60,20 +60,42 @@ class Trace:
                 f"or if that was killed run: vela trace seal {self.directory}"
             )
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """All events; those of a recorded trace in the order of their `seq`, with what the unfinished logs hold."""
+    def check_counts(self) -> None:
+        """Refuse a trace whose files hold fewer events than when they were made, or more.
+
+        Whoever reads the files by itself calls this first. It looks at their footers alone, so it costs little.
+        """
         from metadata.traces import parquet_files
 
         if self.manifest.kind == "synthetic":
             data = self.directory / DATA
-            yield from _counted(data, self.manifest.events, parquet_files.read_hours(data, columns))
+            _check_count(data, parquet_files.count_hours(data), self.manifest.events)
             return
-        events = {part.file: part.events for part in self.manifest.parts}
+        for part, path in zip(self.manifest.parts, self.files, strict=True):
+            _check_count(path, parquet_files.count_part(path), part.events)
+        listed = sum(part.events for part in self.manifest.parts)
+        if listed != self.manifest.events:
+            raise TraceError(
+                f"{MANIFEST} of {self.directory} lists parts with {listed} events, and says that there are "
+                f"{self.manifest.events}: restore the manifest."
+            )
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """All events; those of a recorded trace in the order of their `seq`, with what the unfinished logs hold.
+
+        Nothing is handed out of a trace that has lost events.
+        """
+        from metadata.traces import parquet_files
+
+        self.check_counts()
+        if self.manifest.kind == "synthetic":
+            yield from parquet_files.read_hours(self.directory / DATA, columns)
+            return
         for path in sorted((*self.files, *self.logs), key=lambda each: part_number(each.name)):
-            if path.name in events:
-                yield from _counted(path, events[path.name], parquet_files.read_part(path, columns))
-            else:
+            if path in self.logs:
                 yield from _unfinished(path, columns)
+            else:
+                yield from parquet_files.read_part(path, columns)
 
 
 def open_trace(directory: Path) -> Trace:
@@ -196,14 +218,9 @@ def _mixed(path: Path) -> TraceError:
     return TraceError(f"{path} does not belong to what {MANIFEST} says: the directory mixes traces; take it out.")
 
 
-def _counted(source: Path, events: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same, and a complaint at the end where events are missing or too many."""
-    count = 0
-    for batch in batches:
-        count += batch.num_rows
-        yield batch
-    if count != events:
-        raise TraceError(f"{source} holds {count} events instead of {events}: restore it, or make the trace again.")
+def _check_count(source: Path, found: int, events: int) -> None:
+    if found != events:
+        raise TraceError(f"{source} holds {found} events instead of {events}: restore it, or make the trace again.")
 
 
 def _unfinished(log: Path, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:

@@ -62,13 +62,22 @@ def read_part(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.R
             yield batch.select(names)
 
 
+def count_part(path: Path) -> int:
+    """How many events a part holds, by its footer alone."""
+    with _naming(path):
+        return int(pq.read_metadata(path).num_rows)
+
+
+def count_hours(data: Path) -> int:
+    """How many events the files of a synthetic trace hold, by their footers alone."""
+    with _naming(data):
+        return int(_hour_files(data).count_rows())
+
+
 def read_hours(data: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The events of a synthetic trace, hour by hour, each in the order of time."""
     with _naming(data):
-        hour_field = pa.field("hour", pa.int64())
-        schema = EVENT_SCHEMA.append(hour_field)
-        partitioning = ds.partitioning(pa.schema([EVENT_SCHEMA.field("namespace"), hour_field]), flavor="hive")
-        dataset = ds.dataset(data, schema=schema, format="parquet", partitioning=partitioning)
+        dataset = _hour_files(data)
         hours = sorted({_hour_of(file) for file in dataset.files})
         if dataset.files:
             first = Path(dataset.files[0])
@@ -81,6 +90,16 @@ def read_hours(data: Path, columns: Sequence[str] | None = None) -> Iterator[pa.
             table = dataset.to_table(columns=read, filter=ds.field("hour") == hour)
             table = table.sort_by([("taken_us", "ascending"), ("seq", "ascending")]).select(names)
             yield from table.to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _hour_files(data: Path) -> ds.Dataset:
+    hour_field = pa.field("hour", pa.int64())
+    schema = EVENT_SCHEMA.append(hour_field)
+    partitioning = ds.partitioning(pa.schema([EVENT_SCHEMA.field("namespace"), hour_field]), flavor="hive")
+    dataset = ds.dataset(data, schema=schema, format="parquet", partitioning=partitioning)
+    for file in dataset.files:
+        _hour_of(file)
+    return dataset
 
 
 def _check_columns(path: Path, found: pa.Schema, wanted: pa.Schema) -> None:

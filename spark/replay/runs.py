@@ -17,6 +17,7 @@ from rich.console import Console
 
 from metadata.errors import StoreError
 from metadata.store import open_store
+from metadata.traces.directories import Trace
 from spark.clocks import check_clock
 from spark.errors import JobError
 from spark.profiles import Profile
@@ -44,12 +45,12 @@ _SIGNALS_SEEN_S: Final = 0.2
 def dry_run(options: Options, profile: Profile, master: str | None) -> list[tuple[str, str]]:
     """What would happen, line by line. Everything is checked that can be without changing anything."""
     options.check()
-    _check_services(options)
     trace = open_complete(options.trace)
+    _check_services(options)
     check_clock(trace)
     with spark_session("vela trace replay", master, job.settings(plan.longest_wait_s(trace, options))) as session:
         job.silence(session)
-        _, planned, extent = _plan(session, options, profile, plan.new_run_id())
+        _, planned, extent = _plan(session, trace, options, profile, plan.new_run_id())
         return plan.description(options, planned, extent)
 
 
@@ -72,7 +73,9 @@ def replay(options: Options, profile: Profile, master: str | None, console: Cons
         spark_session("vela trace replay", master, settings) as session,
     ):
         job.silence(session)
-        result = _interruptible(session, lambda: _replayed(session, options, profile, run_id, observations, console))
+        result = _interruptible(
+            session, lambda: _replayed(session, trace, options, profile, run_id, observations, console)
+        )
         (out / RESULT).write_bytes(as_json(result, whole=True))
         (out / REPORT).write_text(page_of(result, baseline).html(), encoding="utf-8")
     return result, baseline
@@ -154,9 +157,15 @@ def _interruptible(session: SparkSession, work: Callable[[], T]) -> T:
 
 
 def _replayed(
-    session: SparkSession, options: Options, profile: Profile, run_id: str, observations: Path, console: Console
+    session: SparkSession,
+    trace: Trace,
+    options: Options,
+    profile: Profile,
+    run_id: str,
+    observations: Path,
+    console: Console,
 ) -> Result:
-    timeline, planned, extent = _plan(session, options, profile, run_id)
+    timeline, planned, extent = _plan(session, trace, options, profile, run_id)
     trio.run(preflight.check_belonging, planned)
     with followed(planned, extent.events, console), sampled(options.admin_url) as samples:
         job.run_stage(session, timeline, planned, observations)
@@ -171,12 +180,12 @@ def _replayed(
 
 
 def _plan(
-    session: SparkSession, options: Options, profile: Profile, run_id: str
+    session: SparkSession, trace: Trace, options: Options, profile: Profile, run_id: str
 ) -> tuple[DataFrame, ReplayPlan, plan.Extent]:
     from spark.timeline import timeline
 
     # Read three times, and made with several shuffles.
-    changes = plan.cut(timeline(read_events(session, open_complete(options.trace))), options.until_s).persist()
+    changes = plan.cut(timeline(read_events(session, trace)), options.until_s).persist()
     extent = plan.extent_of(changes, options.speed)
     planned = plan.make_plan(options, run_id, profile, extent, job.slots_of(session))
     plan.check_descriptors(planned, job.descriptors_of(session, planned.tasks))

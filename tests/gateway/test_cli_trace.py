@@ -132,6 +132,15 @@ def test_damage_found_in_the_middle_is_one_sentence(tmp_path: Path) -> None:
     assert "is damaged at byte" in outcome.err
 
 
+@pytest.mark.parametrize("command", [["info"], ["info", "--json"], ["cat"], ["cat", "--limit", "1"]])
+def test_a_trace_that_lost_an_hour_is_one_sentence_and_not_shown_in_part(tmp_path: Path, command: list[str]) -> None:
+    directory = synthesise(tmp_path, [change(0), change(1, namespace="a/b")])
+    next(directory.rglob("*.parquet")).unlink()
+    outcome = vela("trace", *command, str(directory))
+    assert_one_sentence(outcome)
+    assert "holds 1 events instead of 2" in outcome.err
+
+
 # cat
 
 

@@ -5,6 +5,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -180,6 +181,13 @@ def test_a_part_that_was_replaced_by_another_of_the_same_size_is_said(trace: Pat
     listed = read_manifest(trace).parts
     patch_manifest(trace, parts=(listed[0], type(listed[1])(part.name, part.stat().st_size, 10, 0, 0, 0, 0)))
     assert "holds 9 events instead of 10" in refusal(trace)
+
+
+def test_a_manifest_whose_list_lost_a_part_is_said(trace: Path) -> None:
+    (first, _) = read_manifest(trace).parts
+    (trace / "part-000002.parquet").unlink()
+    patch_manifest(trace, parts=(first,))
+    assert "lists parts with 10 events, and says that there are 20: restore the manifest" in refusal(trace)
 
 
 @pytest.mark.parametrize(
@@ -373,6 +381,28 @@ def test_a_synthetic_trace_that_lost_a_file_is_said(tmp_path: Path) -> None:
         list(opened_without(directory, "*.parquet").batches())
     with pytest.raises(TraceError, match="data holds 0 events instead of 2"):
         list(opened_without(directory, "*.parquet").batches(["seq"]))
+
+
+def test_a_trace_that_lost_events_hands_out_none_of_the_others(tmp_path: Path) -> None:
+    hours = synthesise(tmp_path / "hours", [change(0), change(1, namespace="other/one")])
+    parts = record(tmp_path / "parts", changes(0, 5), changes(5, 5))
+    last = parts / "part-000002.parquet"
+    write_part(last, changes(5, 4))
+    kept, listed = read_manifest(parts).parts
+    patch_manifest(parts, parts=(kept, msgspec.structs.replace(listed, bytes=last.stat().st_size)))
+    for trace, said in ((opened_without(hours, "*.parquet"), "1 events instead of 2"), (open_trace(parts), "4 events")):
+        with pytest.raises(TraceError, match=said):
+            next(trace.batches())
+        with pytest.raises(TraceError, match=said):
+            trace.check_counts()
+
+
+def test_a_file_that_was_added_to_a_synthetic_trace_is_said(tmp_path: Path) -> None:
+    directory = synthesise(tmp_path, [change(0)])
+    (file,) = directory.rglob("*.parquet")
+    file.with_name("part-00001.parquet").write_bytes(file.read_bytes())
+    with pytest.raises(TraceError, match="data holds 2 events instead of 1"):
+        open_trace(directory).check_counts()
 
 
 def test_a_synthetic_trace_without_its_events_is_said(tmp_path: Path) -> None:
