@@ -1,4 +1,7 @@
-"""Has complete logs turned into Parquet, one after another in their order, each by a child process."""
+"""Has complete logs turned into Parquet, one after another in their order, each by a child process.
+
+A log that cannot be sealed now goes to the end of the line, so that it costs no other.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,7 @@ class Sealer:
         self.failures = 0
         self._directory = directory
         self._logs = deque(logs)
+        self._told: set[Path] = set()  # of these it was said that they could not be sealed
         self._child: subprocess.Popen[bytes] | None = None
         self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._not_before = 0.0
@@ -53,8 +57,7 @@ class Sealer:
     def finish(self, dropped: int, limit: float) -> None:
         """Seal what is left, for so many seconds in all; what cannot be sealed now, the next recorder seals."""
         until = time.monotonic() + limit
-        while self.busy:
-            before = len(self._logs)
+        for _ in range(len(self._logs)):
             if self._child is None:
                 self._note(dropped)
                 self._start()
@@ -65,30 +68,36 @@ class Sealer:
                 self._child.kill()
                 self._child.wait()
             self._collect(0.0)
-            if len(self._logs) == before:
-                log.warning("%d parts are left unsealed: run vela trace seal %s", before, self._directory)
-                return
+            if time.monotonic() >= until:
+                break
         self._note(dropped)
+        if self._logs:
+            log.warning("%d parts are left unsealed: run vela trace seal %s", len(self._logs), self._directory)
 
     def _start(self) -> None:
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", "metadata.traces.sealing", str(self._logs[0].absolute()), str(os.getpid())],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
 
     def _collect(self, now: float) -> None:
         assert self._child is not None
-        _, said = self._child.communicate()
+        remark, said = (text.decode(errors="replace").strip() for text in self._child.communicate())
+        part = self._logs.popleft()
         if self._child.returncode == 0:
-            self._logs.popleft()
             self._backoff.reset()
+            self._told.discard(part)
+            if remark:
+                log.warning("%s", remark)
         else:
             self.failures += 1
-            if self._backoff.fresh:
-                why = said.decode(errors="replace").strip().rpartition("\n")[2] or f"status {self._child.returncode}"
-                log.error("%s could not be sealed and will be tried again: %s", self._logs[0].name, why)
+            self._logs.append(part)
+            if part not in self._told:
+                self._told.add(part)
+                why = said.rpartition("\n")[2] or f"status {self._child.returncode}"
+                log.error("%s could not be sealed and will be tried again: %s", part.name, why)
             self._not_before = now + self._backoff.next()
         self._child = None
 

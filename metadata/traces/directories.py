@@ -1,4 +1,4 @@
-"""A trace as a directory: opened and checked, read from its first event to its last, and its logs made complete."""
+"""A trace as a directory: opened and checked, and read from its first event to its last."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from metadata.traces.errors import TraceError
 from metadata.traces.log_files import read_log
-from metadata.traces.manifest import MANIFEST, Manifest, Part, read_manifest, sync_directory, write_manifest
+from metadata.traces.manifest import MANIFEST, Manifest, Part, read_manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,50 +128,6 @@ def locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def seal_logs(directory: Path) -> list[Part]:
-    """Make every log complete, under the lock of whoever calls; the parts that were added."""
-    sealed = [seal_log(log) for log in open_trace(directory).logs]
-    remove_leftovers(directory)
-    return [part for part in sealed if part is not None]
-
-
-def remove_leftovers(directory: Path) -> None:
-    """Remove what crashes have left, under the lock of whoever calls: nothing that holds an event of its own."""
-    for part in read_manifest(directory).parts:
-        # A crash between listing a part and removing its log leaves both; the listed one is whole.
-        (directory / part.file).with_suffix(".log").unlink(missing_ok=True)
-    for scratch in directory.glob(".part-*.parquet.new"):
-        scratch.unlink()
-
-
-def seal_log(log: Path) -> Part | None:
-    """Turn one log into Parquet, list it, and remove it; None if it held nothing.
-
-    In this order: a crash leaves the log and at most an unlisted file, which the next attempt replaces; or both the
-    listed part and the log, of which the next attempt removes the latter.
-    """
-    directory = log.parent
-    complete = log.with_suffix(".parquet")
-    part = next((each for each in read_manifest(directory).parts if each.file == complete.name), None)
-    if part is None and log.exists():
-        part = _sealed(log, complete)
-    log.unlink(missing_ok=True)
-    sync_directory(directory)
-    return part
-
-
-def _sealed(log: Path, complete: Path) -> Part | None:
-    from metadata.traces import parquet_files
-
-    part = parquet_files.write_part(complete, read_log(log))
-    if part is not None:
-        manifest = read_manifest(log.parent)
-        parts = tuple(sorted((*manifest.parts, part), key=lambda each: part_number(each.file)))
-        events = sum(each.events for each in parts)
-        write_manifest(log.parent, msgspec.structs.replace(manifest, parts=parts, events=events))
-    return part
 
 
 def _opened(directory: Path, manifest: Manifest) -> Trace:

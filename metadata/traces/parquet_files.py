@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +26,7 @@ def write_part(path: Path, events: Iterable[TraceEvent]) -> Part | None:
     scratch = path.with_name(f".{path.name}.new")
     writer: pq.ParquetWriter | None = None
     count = gaps = bases = 0
-    first_us = last_us = 0
+    first_us = last_us = last_seq = 0
     try:
         for batch in batches_of(events):
             if writer is None:
@@ -38,6 +38,7 @@ def write_part(path: Path, events: Iterable[TraceEvent]) -> Part | None:
             bases += pc.sum(pc.equal(kinds, Kind.BASE)).as_py()
             count += batch.num_rows
             last_us = batch.column("taken_us")[-1].as_py()
+            last_seq = batch.column("seq")[-1].as_py()
             writer.write_batch(batch)
         if writer is None:
             return None
@@ -51,7 +52,7 @@ def write_part(path: Path, events: Iterable[TraceEvent]) -> Part | None:
         scratch.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
-    return Part(path.name, path.stat().st_size, count, gaps, bases, first_us, last_us)
+    return Part(path.name, path.stat().st_size, count, gaps, bases, first_us, last_us, last_seq)
 
 
 def read_part(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -60,6 +61,14 @@ def read_part(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.R
         names = EVENT_SCHEMA.names if columns is None else list(columns)
         for batch in file.iter_batches(BATCH_ROWS, columns=names):
             yield batch.select(names)
+
+
+def ends_of_part(path: Path, columns: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The first event of a part and the last one, without those between them."""
+    with _naming(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        names = list(columns)
+        first, last = (file.read_row_group(number, columns=names) for number in (0, file.num_row_groups - 1))
+        return first.slice(0, 1).to_pylist()[0], last.slice(last.num_rows - 1).to_pylist()[0]
 
 
 def count_part(path: Path) -> int:

@@ -11,6 +11,7 @@ import pytest
 
 from metadata.traces.directories import locked, open_trace
 from metadata.traces.events import Kind
+from metadata.traces.log_files import MAGIC, encode
 from tests.e2e.vela_process import VELA, VelaServer
 from tests.gateway.vela_command import assert_one_sentence, vela, vela_in_terminal
 from tests.metadata.traces.made_traces import NOON_US, change, changes, overwrite, record, seqs, start, synthesise
@@ -212,6 +213,30 @@ def test_seal_finishes_a_killed_recording_once(tmp_path: Path) -> None:
     assert open_trace(directory).logs == ()
     assert seqs(directory) == list(range(7))
     assert vela("trace", "seal", str(directory)).out == f"{directory} is complete; nothing was to be done.\n"
+
+
+def test_seal_tells_of_a_damaged_part_by_sentence_and_exit_code_and_info_shows_it(tmp_path: Path) -> None:
+    directory = record(tmp_path, changes(0, 5), changes(5, 5), changes(10, 5), sealed=1)
+    at = len(MAGIC) + sum(len(encode(event)) for event in changes(5, 2))
+    overwrite(directory / "part-000002.log", at, b"\xff\xff")
+    assert "keep what is whole with: vela trace seal" in vela("trace", "info", str(directory)).err
+    outcome = vela("trace", "seal", str(directory))
+    assert outcome.code == 1
+    assert [line.partition(",")[0] for line in outcome.out.splitlines()] == [
+        "sealed part-000002.parquet: 3 events",
+        "sealed part-000003.parquet: 5 events",
+    ]
+    assert outcome.err == (
+        f"vela: {directory}/part-000002.log is damaged at byte {at}: 2 events are kept of it, changes are missing "
+        "after that, and the file is set aside as part-000002.log.damaged.\n"
+    )
+    told = vela("trace", "info", str(directory))
+    assert told.code == 0
+    assert f"part-000002.log.damaged from byte {at} on; 2 events kept of it" in told.out
+    said = json.loads(vela("trace", "info", str(directory), "--json").out)
+    assert (said["complete"], said["events"], said["gaps_by_cause"]) == (True, 13, {"damaged": 1})
+    assert [(each["file"], each["kept"]) for each in said["damaged"]] == [("part-000002.log.damaged", 2)]
+    assert vela("trace", "seal", str(directory)).code == 0
 
 
 def test_seal_refuses_while_a_recorder_is_running(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from metadata.traces.pseudonyms import Pseudonyms, read_key
 from protocol.names import NamespaceName, TopicName
 from sessions.readback import ReadBack
 from tests.gateway.recorder.recorded import Disk, events_of
+from tests.metadata.traces.made_traces import changes, overwrite, record
 from tests.support.processes import ValkeyProcess
 from tests.support.proxy import FaultProxy
 from tests.support.waiting import eventually
@@ -230,6 +231,29 @@ async def test_a_trace_is_gone_on_with_by_the_next_recorder(valkey: ValkeyProces
         (2, Kind.CHANGED),
     ]
     assert [event.seq for event in events] == list(range(7))
+
+
+async def test_a_damaged_log_of_an_earlier_recorder_costs_only_what_is_damaged(
+    valkey: ValkeyProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = record(tmp_path / "trace", changes(0, 10), changes(10, 10), sealed=0)
+    damaged = directory / "part-000001.log"
+    overwrite(damaged, 600, b"\xff" * 20)
+    content = damaged.read_bytes()
+    async with recording_store(valkey.url, Plan(directory)) as (store, recorder):
+        await store.create(TOPIC, value_of(), [])
+        await written(recorder, 3)
+        await eventually(lambda: open_trace(directory).manifest.damaged, within=20)
+        await eventually(lambda: len(open_trace(directory).files) == 2, within=20)
+    trace = open_trace(directory)
+    [damage] = trace.manifest.damaged
+    assert trace.logs == ()
+    assert (directory / damage.file).read_bytes() == content
+    events = events_of(directory)
+    assert [event.seq for event in events] == [*range(damage.kept + 1), *range(10, 20), 20, 21, 22]
+    assert [(event.run, event.detail) for event in events if event.kind == Kind.GAP] == [(1, "damaged"), (2, "start")]
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert told == [damage.sentence(directory)]
 
 
 async def test_parts_are_rotated_by_size(valkey: ValkeyProcess, tmp_path: Path) -> None:

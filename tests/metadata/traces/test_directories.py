@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from metadata.traces.directories import LOCK, Trace, locked, open_trace, seal_log, seal_logs
+from metadata.traces.completing import seal_log, seal_logs
+from metadata.traces.directories import LOCK, Trace, locked, open_trace
 from metadata.traces.errors import TraceError
 from metadata.traces.manifest import MANIFEST, read_manifest
 from metadata.traces.parquet_files import read_part, write_part
@@ -230,87 +231,6 @@ def test_other_files_in_the_directory_do_not_matter(trace: Path) -> None:
     for name in ("README.md", "part-1.log", "part-000001.parquet.bak", "notes.parquet"):
         (trace / name).write_text("mine")
     assert seqs(trace) == list(range(30))
-
-
-# Sealing, and what a crash leaves of it.
-
-
-def test_sealing_gives_complete_parts_and_their_sum(trace: Path) -> None:
-    (part,) = seal_logs(trace)
-    assert (part.file, part.events) == ("part-000003.parquet", 10)
-    assert read_manifest(trace).events == 30
-    assert sorted(path.name for path in trace.glob("*.log")) == []
-    assert seal_logs(trace) == []
-    assert seqs(trace) == list(range(30))
-
-
-def test_a_torn_log_is_sealed_without_its_last_event(trace: Path) -> None:
-    log = trace / "part-000003.log"
-    log.write_bytes(log.read_bytes()[:-3])
-    (part,) = seal_logs(trace)
-    assert part.events == 9
-
-
-@pytest.mark.parametrize("content", [b"", b"vela-tr", b"vela-trace-log 1\n"])
-def test_a_log_without_events_leaves_no_part(trace: Path, content: bytes) -> None:
-    (trace / "part-000003.log").write_bytes(content)
-    assert seal_logs(trace) == []
-    assert seqs(trace) == list(range(20))
-    assert not (trace / "part-000003.log").exists()
-
-
-def test_a_damaged_log_stays_as_it_is(trace: Path) -> None:
-    log = trace / "part-000003.log"
-    overwrite(log, 60, b"\x00")
-    before = log.read_bytes()
-    with pytest.raises(TraceError, match="damaged"):
-        seal_logs(trace)
-    assert log.read_bytes() == before
-    assert {path.name for path in trace.iterdir() if not path.name.startswith("part-00000")} == {MANIFEST}
-    assert len(open_trace(trace).files) == 2
-
-
-def test_a_crash_before_the_part_is_listed_costs_nothing_and_doubles_nothing(trace: Path) -> None:
-    write_part(trace / "part-000003.parquet", changes(20, 10))
-    assert seqs(trace) == list(range(30))
-    assert [part.events for part in seal_logs(trace)] == [10]
-    assert seqs(trace) == list(range(30))
-
-
-def test_a_crash_while_the_part_is_written_leaves_nothing_behind_for_long(trace: Path) -> None:
-    (trace / ".part-000003.parquet.new").write_bytes(b"PAR1 half of")
-    assert seqs(trace) == list(range(30))
-    seal_logs(trace)
-    assert not list(trace.glob(".part*"))
-
-
-def test_a_crash_before_the_log_is_removed_costs_nothing_and_doubles_nothing(trace: Path) -> None:
-    log = trace / "part-000003.log"
-    content = log.read_bytes()
-    seal_logs(trace)
-    log.write_bytes(content)
-    assert seqs(trace) == list(range(30))
-    assert open_trace(trace).logs == ()
-    assert seal_logs(trace) == []
-    assert not log.exists()
-
-
-def test_a_log_that_is_sealed_again_after_a_crash_is_listed_once(trace: Path) -> None:
-    log = trace / "part-000003.log"
-    content = log.read_bytes()
-    part = seal_log(log)
-    for left in (content, None):
-        if left is not None:
-            log.write_bytes(left)
-        assert seal_log(log) == part
-        assert not log.exists()
-        assert seqs(trace) == list(range(30))
-
-
-def test_sealing_leaves_the_files_of_others_alone(trace: Path) -> None:
-    (trace / "part-of-my-notes.log").write_text("mine")
-    seal_logs(trace)
-    assert (trace / "part-of-my-notes.log").read_text() == "mine"
 
 
 # The lock.
