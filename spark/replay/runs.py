@@ -19,7 +19,7 @@ from metadata.errors import StoreError
 from metadata.store import open_store
 from metadata.traces.directories import Trace
 from spark.clocks import check_clock
-from spark.errors import JobError
+from spark.errors import Interrupted, JobError
 from spark.profiles import Profile
 from spark.replay import job, plan, preflight
 from spark.replay.namespaces import living, remove_run, runs_in
@@ -54,7 +54,9 @@ def dry_run(options: Options, profile: Profile, master: str | None) -> list[tupl
         return plan.description(options, planned, extent)
 
 
-def replay(options: Options, profile: Profile, master: str | None, console: Console) -> tuple[Result, Result | None]:
+def replay(
+    options: Options, profile: Profile, master: str | None, console: Console, errors: Console
+) -> tuple[Result, Result | None]:
     """Run it; the result and that of the baseline. What is worth a look lies in `options.out` afterwards."""
     options.check()
     baseline = None if options.baseline is None else read_baseline(options.baseline)
@@ -68,7 +70,7 @@ def replay(options: Options, profile: Profile, master: str | None, console: Cons
         _prepared(out) as observations,
         _ended_by_signals(),
         # Around the session: once that has ended, no task writes any more.
-        removed_after(run_id, options.store_url, console),
+        removed_after(run_id, options.store_url, errors),
         _dropped_after(observations, keep=options.keep_observations),
         spark_session("vela trace replay", master, settings) as session,
     ):
@@ -104,27 +106,51 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 @contextmanager
-def removed_after(run_id: str, store_url: str, console: Console) -> Iterator[None]:
-    """Remove from the store what a run has written, however it ends."""
-
-    async def remove() -> None:
-        async with open_store(store_url) as store:
-            await remove_run(store, run_id)
-
+def removed_after(run_id: str, store_url: str, errors: Console) -> Iterator[None]:
+    """Remove from the store what a run has written, however it ends; where that fails, tell it with what ended it."""
+    ended: BaseException | None = None
     try:
         yield
-    finally:
-        try:
-            trio.run(remove)
-        except* StoreError as group:
-            console.print(
-                f"What run {run_id} has written is still in the store ({group.exceptions[0]}): remove it later with: "
-                "vela trace replay --clean --store URL",
-                style="yellow",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+    except BaseException as error:
+        ended = error
+    try:
+        trio.run(_remove, run_id, store_url)
+        left = None
+    except BaseException as error:
+        left = _leftover(run_id, error)
+        if _holds(error, KeyboardInterrupt):
+            ended = KeyboardInterrupt()
+    if isinstance(ended, KeyboardInterrupt):
+        raise Interrupted(f"Interrupted; {left or 'what the replay had written is removed.'}") from None
+    if left is not None and isinstance(ended, JobError):
+        raise JobError(f"{ended} Also, {left}") from ended
+    if left is not None:
+        errors.print(f"vela: Mind that {left}", markup=False, highlight=False, soft_wrap=True)
+    if ended is not None:
+        raise ended
+
+
+async def _remove(run_id: str, store_url: str) -> None:
+    async with open_store(store_url) as store:
+        await remove_run(store, run_id)
+
+
+def _leftover(run_id: str, error: BaseException) -> str:
+    """What is to be done after a removal that ended with this."""
+    if _holds(error, KeyboardInterrupt):
+        reason = "its removal was interrupted"
+    elif _holds(error, StoreError):
+        reason = str(_innermost(error)).rstrip(".")
+    else:
+        raise error
+    return (
+        f"what run {run_id} has written may still be in the store ({reason}): "
+        "remove it, a minute from now, with: vela trace replay --clean --store URL"
+    )
+
+
+def _holds(error: BaseException, kind: type[BaseException]) -> bool:
+    return isinstance(error, kind) or (isinstance(error, BaseExceptionGroup) and error.subgroup(kind) is not None)
 
 
 @contextmanager
