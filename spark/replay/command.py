@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark.durations import parse_duration
-from spark.errors import Interrupted, JobError
+from spark.errors import JobError
 from spark.options import Master
 from spark.profiles import Profile, load_profile
 
 if TYPE_CHECKING:
     from spark.replay.plan import Options
-
-INTERRUPTED = 130
 
 
 def replay(
@@ -135,11 +133,7 @@ def _replay(options: Options, profile: Profile, master: str | None, as_json: boo
     errors = Console(stderr=True)
     # Programs that read the JSON want nothing else, unless somebody looks on.
     progress = Console(stderr=True, quiet=as_json and not errors.is_terminal)
-    try:
-        result, baseline = runs.replay(options, profile, master, progress, errors)
-    except Interrupted as interrupted:
-        print(f"vela: {interrupted}", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+    result, baseline = runs.replay(options, profile, master, progress, errors)
     if as_json:
         sys.stdout.write(results.as_json(result, whole=False).decode() + "\n")
     else:

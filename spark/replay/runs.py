@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import signal
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import trio
 from rich.console import Console
@@ -28,7 +24,7 @@ from spark.replay.plan import Options
 from spark.replay.progress import followed
 from spark.replay.report import page_of
 from spark.replay.results import REPORT, RESULT, Result, as_json, environment_of, make_result, read_baseline
-from spark.session import spark_session
+from spark.session import run_in, spark_session
 from spark.traces import open_complete, read_events
 
 if TYPE_CHECKING:
@@ -36,10 +32,7 @@ if TYPE_CHECKING:
 
     from spark.replay.plans import ReplayPlan
 
-T = TypeVar("T")
-
 OBSERVATIONS: Final = "observations"
-_SIGNALS_SEEN_S: Final = 0.2
 
 
 def dry_run(options: Options, profile: Profile, master: str | None) -> list[tuple[str, str]]:
@@ -50,7 +43,7 @@ def dry_run(options: Options, profile: Profile, master: str | None) -> list[tupl
     check_clock(trace)
     with spark_session("vela trace replay", master, job.settings(plan.longest_wait_s(trace, options))) as session:
         job.silence(session)
-        _, planned, extent = _plan(session, trace, options, profile, plan.new_run_id())
+        _, planned, extent = run_in(session, lambda: _plan(session, trace, options, profile, plan.new_run_id()))
         return plan.description(options, planned, extent)
 
 
@@ -68,16 +61,13 @@ def replay(
     settings = job.settings(plan.longest_wait_s(trace, options))
     with (
         _prepared(out) as observations,
-        _ended_by_signals(),
         # Around the session: once that has ended, no task writes any more.
         removed_after(run_id, options.store_url, errors),
         _dropped_after(observations, keep=options.keep_observations),
         spark_session("vela trace replay", master, settings) as session,
     ):
         job.silence(session)
-        result = _interruptible(
-            session, lambda: _replayed(session, trace, options, profile, run_id, observations, console)
-        )
+        result = run_in(session, lambda: _replayed(session, trace, options, profile, run_id, observations, console))
         (out / RESULT).write_bytes(as_json(result, whole=True))
         (out / REPORT).write_text(page_of(result, baseline).html(), encoding="utf-8")
     return result, baseline
@@ -162,26 +152,6 @@ def _dropped_after(observations: Path, *, keep: bool) -> Iterator[None]:
             shutil.rmtree(observations, ignore_errors=True)
 
 
-def _interruptible(session: SparkSession, work: Callable[[], T]) -> T:
-    """Do it on another thread: an interrupt in the middle of a call to Java would come out as a page of errors."""
-    with ThreadPoolExecutor(1, thread_name_prefix="replay") as threads:
-        doing = threads.submit(work)
-        try:
-            while True:
-                try:
-                    # Signals are seen between two waits.
-                    return doing.result(timeout=_SIGNALS_SEEN_S)
-                except FutureTimeout:
-                    if doing.done():
-                        raise
-        except KeyboardInterrupt:
-            # Again and again: between two jobs there is none to be cancelled, and the next one would begin.
-            while not doing.done():
-                session.sparkContext.cancelAllJobs()
-                wait([doing], timeout=_SIGNALS_SEEN_S)
-            raise
-
-
 def _replayed(
     session: SparkSession,
     trace: Trace,
@@ -252,17 +222,3 @@ def _prepared(out: Path) -> Iterator[Path]:
     finally:
         if not any(out.iterdir()):
             out.rmdir()
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does, so that what was written is removed."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

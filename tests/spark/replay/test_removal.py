@@ -113,7 +113,7 @@ def replay_that(does: Callable[[str], None], url: str, directory: Path, monkeypa
     monkeypatch.setattr(job, "silence", lambda session: None)
     monkeypatch.setattr(runs, "_check_services", lambda options: None)
     monkeypatch.setattr(plan, "new_run_id", lambda: RUN)
-    monkeypatch.setattr(runs, "_interruptible", lambda session, work: does(url))
+    monkeypatch.setattr(runs, "run_in", lambda session, work: does(url))
     trace = write_trace(directory / "trace")
     asked = ("--target", "pulsar://127.0.0.1:6650", "--store", url, "--out", str(directory / "out"), "--json")
     return CliRunner().invoke(app, ["replay", str(trace), *asked])
