@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.recorder.losses import Losses
 from metadata.traces.completing import remove_leftovers
 from metadata.traces.directories import Trace, locked, open_trace
 from metadata.traces.errors import TraceError
@@ -37,7 +38,7 @@ class OpenTrace:
     next_seq: int
     next_part: int
     unsealed: tuple[Path, ...]  # logs that an earlier recorder left
-    dropped: int
+    losses: Losses  # of earlier recorders
     values: bool
     pseudonyms: Pseudonyms | None
     lock: ExitStack
@@ -94,7 +95,7 @@ def _take(directory: Path, values: bool, naming: Naming, pseudonyms: Pseudonyms 
         next_seq=_next_seq(trace),
         next_part=max((int(found[1]) for name in parts if (found := _NUMBER.match(name))), default=0) + 1,
         unsealed=trace.logs,
-        dropped=manifest.dropped,
+        losses=Losses(manifest.dropped, manifest.values_missing),
         values=values,
         pseudonyms=pseudonyms,
         lock=stack.pop_all(),

@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.recorder.losses import Losses
 from metadata.traces.errors import TraceError
 from metadata.traces.manifest import read_manifest, write_manifest
 from protocol.backoff import Backoff
@@ -46,20 +47,20 @@ class Sealer:
     def add(self, part: Path) -> None:
         self._logs.append(part)
 
-    def go_on(self, now: float, dropped: int) -> None:
-        """See whether the child is done, and start the next; `dropped` is what the manifest is to say."""
+    def go_on(self, now: float, losses: Losses) -> None:
+        """See whether the child is done, and start the next; `losses` is what the manifest is to say."""
         if self._child is not None and self._child.poll() is not None:
             self._collect(now)
         if self._child is None and self._logs and now >= self._not_before:
-            self._note(dropped)
+            self._note(losses)
             self._start()
 
-    def finish(self, dropped: int, limit: float) -> None:
+    def finish(self, losses: Losses, limit: float) -> None:
         """Seal what is left, for so many seconds in all; what cannot be sealed now, the next recorder seals."""
         until = time.monotonic() + limit
         for _ in range(len(self._logs)):
             if self._child is None:
-                self._note(dropped)
+                self._note(losses)
                 self._start()
             assert self._child is not None
             try:
@@ -70,7 +71,7 @@ class Sealer:
             self._collect(0.0)
             if time.monotonic() >= until:
                 break
-        self._note(dropped)
+        self._note(losses)
         if self._logs:
             log.warning("%d parts are left unsealed: run vela trace seal %s", len(self._logs), self._directory)
 
@@ -101,11 +102,12 @@ class Sealer:
             self._not_before = now + self._backoff.next()
         self._child = None
 
-    def _note(self, dropped: int) -> None:
+    def _note(self, losses: Losses) -> None:
         try:
             manifest = read_manifest(self._directory)
-            if manifest.dropped != dropped:
-                write_manifest(self._directory, msgspec.structs.replace(manifest, dropped=dropped))
+            if (manifest.dropped, manifest.values_missing) != losses:
+                changed = msgspec.structs.replace(manifest, dropped=losses.changes, values_missing=losses.values)
+                write_manifest(self._directory, changed)
         except (TraceError, OSError) as error:
             # The child will meet the same, and that is told.
             log.debug("the manifest could not be brought up to date: %s", error)

@@ -59,6 +59,7 @@ class Manifest(msgspec.Struct, frozen=True):
     events: int = 0
     damaged: tuple[Damage, ...] = ()
     dropped: int = 0  # changes that a recorder saw and could not keep; each time a gap tells where
+    values_missing: int = 0  # records that a recorder read and could not keep; their changes are there
     seed: int | None = None  # of a synthetic trace
     duration_us: int | None = None
     namespaces: int | None = None

@@ -88,8 +88,9 @@ def test_info_counts_what_an_unfinished_log_holds_and_says_that_it_is_unfinished
 
 def test_info_warns_of_times_that_go_back_and_of_dropped_changes(tmp_path: Path) -> None:
     events = [change(0), change(1, taken_us=NOON_US - 2_000_000), change(3, store_ms=NOON_US // 1_000 - 90_000)]
-    out = vela("trace", "info", str(record(tmp_path, events, dropped=12))).out
+    out = vela("trace", "info", str(record(tmp_path, events, dropped=12, values_missing=5))).out
     assert "12 changes that the recorder could not keep" in out
+    assert "5 that the recorder could not keep are missing" in out
     assert "events are missing or moved in 1 place, first at seq 3" in out
     assert "the recorder's time goes back once, by up to 2 s" in out
     assert "the store's time goes back once, by up to 90 s" in out

@@ -327,6 +327,24 @@ async def test_a_disk_that_hangs_costs_events_and_nothing_else(
     assert len([text for text in said if "cannot keep up" in text]) == 1
 
 
+async def test_a_record_that_does_not_fit_is_a_missing_value_and_no_gap(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    large = value_of(0, owner="x" * 5_000)
+    for run in (1, 2):
+        async with recording_store(valkey.url, Plan(tmp_path), intake=Intake(most_bytes=2_000)) as (store, recorder):
+            # The first run finds no topics, the second those of the first, in its base.
+            there = recorder.written.events
+            await store.create(numbered(10 * run), large, [])
+            await store.create(numbered(10 * run + 1), value_of(), [])
+            await eventually(lambda: recorder.counters.values_missing == 1)
+            await written(recorder, there + 2)
+            assert (recorder.counters.dropped, recorder.counters.gaps) == (0, 1)
+    created = [event for event in events_of(tmp_path) if event.kind == Kind.CREATED]
+    assert [(event.size, event.value) for event in created] == [(len(large), None), (len(value_of()), value_of())] * 2
+    assert [event.detail for event in events_of(tmp_path) if event.kind == Kind.GAP] == ["start", "start"]
+    manifest = open_trace(tmp_path).manifest
+    assert (manifest.dropped, manifest.values_missing) == (0, 2)
+
+
 async def test_a_full_disk_is_told_once_and_tried_again_until_there_is_room(
     valkey: ValkeyProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
