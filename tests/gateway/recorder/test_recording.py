@@ -20,8 +20,6 @@ from gateway.recorder.recorder import Recorder
 from gateway.recorder.recording import Plan, recording
 from gateway.recorder.writer import PartLimits
 from layout import records
-from layout.layouts import Layout
-from layout.records import TopicRecord
 from metadata import keys
 from metadata.feed import ChangeFeed
 from metadata.lanes import Timeouts
@@ -31,7 +29,7 @@ from metadata.traces.events import Kind
 from metadata.traces.pseudonyms import Pseudonyms, read_key
 from protocol.names import NamespaceName, TopicName
 from sessions.readback import ReadBack
-from tests.gateway.recorder.recorded import Disk, events_of
+from tests.gateway.recorder.recorded import Disk, events_of, value_of
 from tests.metadata.traces.made_traces import changes, overwrite, record
 from tests.support.processes import ValkeyProcess
 from tests.support.proxy import FaultProxy
@@ -44,13 +42,6 @@ TIMEOUTS = Timeouts(connect=3.0, silence=1.5, patience=6.0)
 
 def numbered(number: int) -> TopicName:
     return TopicName.parse(f"topic://acme/shop/topic-{number}")
-
-
-def value_of(epoch: int = 0, **properties: str) -> bytes:
-    layout = Layout.create(2, 0)
-    for _ in range(epoch):
-        layout = layout.split(layout.active[0].segment_id, 0)
-    return records.encode(TopicRecord(layout, properties))
 
 
 @asynccontextmanager
