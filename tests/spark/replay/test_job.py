@@ -56,6 +56,6 @@ def test_interrupted_run_removes_what_it_has_written(tmp_path: Path) -> None:
         assert replay.left_in_store() != []
         replay.signal(signal.SIGTERM)
         outcome = replay.wait()
-        assert outcome.code == 130, outcome.err
+        assert outcome.code == 143, outcome.err
         assert outcome.err == "vela: Interrupted; what the replay had written is removed.\n"
         assert replay.left_in_store() == []

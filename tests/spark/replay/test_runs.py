@@ -49,7 +49,7 @@ def test_every_watcher_converges_and_the_store_is_left_as_it_was(
             out=tmp_path / "result",
             keep_observations=True,
         )
-        result, _ = runs.replay(options, Profile(), "local[2]", Console(quiet=True))
+        result, _ = runs.replay(options, Profile(), "local[2]", Console(quiet=True), Console(stderr=True))
         assert left_in_store(socket) == []
     assert (result.watchers, result.converged, result.events, result.failed) == (12, 12, 90, 0)
     assert (result.wrong, result.missing, result.duplicate, result.out_of_order) == (0, 0, 0, 0)
