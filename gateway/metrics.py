@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from controller.garbage import GarbageCollector
 from controller.leaders import Leaders
+from gateway.data_plane import DataParts
 from gateway.recorder.recorder import Recorder
 from metadata.feed import ChangeFeed
 from metadata.lanes import Lane
@@ -41,6 +42,7 @@ class Sources:
     consumers: ConsumerHub
     garbage: GarbageCollector
     recorder: Recorder | None
+    data: DataParts | None = None
 
 
 def page_of(sources: Sources) -> bytes:
