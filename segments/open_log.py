@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -41,9 +41,7 @@ log = logging.getLogger(__name__)
 # Entries in one read: enough for a round trip to be worth it. What they may weigh is bounded by the read itself.
 _READ_ENTRIES: Final = 256
 # Some clients look for the word in brackets.
-_OVER_QUOTA: Final = (
-    "Consumers are too far behind, and the backlog quota is used up: let them catch up, then send again."
-)
+_OVER_QUOTA: Final = "Consumers are too far behind, and the backlog quota is used up: let them catch up first."
 _SEALED: Final = "The segment is sealed (TopicTerminated): send to the segments that took its place."
 
 
@@ -56,7 +54,7 @@ class LogLimits:
     consumers: int = 10_000  # of a subscription
     max_unacked: int = 50_000
     replicas: int = 0
-    quota: Quota = Quota()
+    quota: Quota = field(default_factory=Quota)
 
 
 @dataclass(slots=True)
@@ -67,6 +65,8 @@ class DataCounters:
     bytes_in: int = 0
     duplicates: int = 0
     send_errors: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
     opened: int = 0
     lost: int = 0
 
@@ -163,15 +163,11 @@ class OpenLog:
             # It has been told to come back, and sends again then whatever it has sent since. To a sealed log nobody
             # comes back.
             if self.sealed and self.is_open:
-                producer.pending += 1
-                self._refuse(Sent(producer, sequence, highest, messages, b"", False), Terminated.server_error, _SEALED)
+                self._turn_away(producer, sequence, Terminated.server_error, _SEALED)
             return
         last = max(sequence, highest)
         if self._is_over_quota:
-            producer.pending += 1
-            self._refuse(
-                Sent(producer, sequence, highest, messages, b"", False), QuotaExceeded.server_error, _OVER_QUOTA
-            )
+            self._turn_away(producer, sequence, QuotaExceeded.server_error, _OVER_QUOTA)
             return
         is_new = self._sequences.accept(producer.name, last)
         producer.pending += 1
@@ -306,6 +302,11 @@ class OpenLog:
     def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
         self._keeper.mark(subscription.name, subscription.cursor.encode, told=told, drained=subscription.is_drained)
 
+    def delivered(self, messages: int, size: int) -> None:
+        """Count what was sent to consumers."""
+        self._around.counters.messages_out += messages
+        self._around.counters.bytes_out += size
+
     def cached(self, indexes: Sequence[int]) -> list[StoredEntry] | None:
         return self._tail.get(indexes)
 
@@ -413,11 +414,14 @@ class OpenLog:
             self._refuse(sent, error.server_error, str(error))
 
     def _refuse(self, sent: Sent, code: int, why: str) -> None:
-        producer = sent.producer
-        producer.pending -= 1
+        sent.producer.pending -= 1
+        self._turn_away(sent.producer, sent.sequence, code, why)
+
+    def _turn_away(self, producer: Producer, sequence: int, code: int, why: str) -> None:
+        """What follows a refused message must not overtake it, so nothing more is taken until the client comes back."""
         producer.broken = True
         self._around.counters.send_errors += 1
-        producer.peer.reply(encode(data_replies.send_error(producer.producer_id, sent.sequence, code, why)))
+        producer.peer.reply(encode(data_replies.send_error(producer.producer_id, sequence, code, why)))
 
     def _subscription(self, name: str, kind: Kind, cursor: Cursor, *, durable: bool) -> LogSubscription:
         return LogSubscription(

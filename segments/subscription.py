@@ -43,6 +43,8 @@ class Log(Protocol):
 
     def cached(self, indexes: Sequence[int]) -> list[StoredEntry] | None: ...
 
+    def delivered(self, messages: int, size: int) -> None: ...
+
     def fetch(self, indexes: Sequence[int]) -> Awaitable[list[StoredEntry]]: ...
 
     def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
@@ -236,8 +238,12 @@ class LogSubscription:
     def _hand_out(self, entries: Sequence[StoredEntry]) -> bool:
         """Whether somebody took something."""
         deliveries = self.dispatcher.offer(entries)
+        messages = size = 0
         for consumer, entry, redeliveries, ack_set in deliveries:
             consumer.deliver(entry, redeliveries, ack_set)
+            messages += entry.messages
+            size += len(entry.body)
+        self._log.delivered(messages, size)
         return bool(deliveries)
 
     def _await_room(self) -> None:
