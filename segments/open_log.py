@@ -24,15 +24,16 @@ from protocol import data_replies
 from protocol.framing import encode
 from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
-from segments.appending import Appender, Outcome, Sent
+from segments.appending import Appender, Chunk, Outcome, Sent
 from segments.consumers import Consumer
 from segments.cursor_keeper import CursorKeeper
 from segments.cursors import Cursor
+from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
 from segments.errors import NotHere, QuotaExceeded, Terminated, TooMany
 from segments.frames import NOWHERE, receipt
 from segments.keeping import OverQuota, Quota, needed_from, trim_below
-from segments.producers import Producer, Producers, Sequences
+from segments.producers import WHOLE, Producer, Producers, Sequences
 from segments.subscription import LogSubscription
 from segments.tail import Budget, Tail
 
@@ -157,7 +158,9 @@ class OpenLog:
     def last_sequence(self, producer: Producer) -> int:
         return self._sequences.last(producer.name)
 
-    def send(self, producer: Producer, sequence: int, highest: int, messages: int, body: bytes) -> None:
+    def send(
+        self, producer: Producer, sequence: int, highest: int, messages: int, body: bytes, chunk: Chunk | None = None
+    ) -> None:
         """Take a message of a producer that has joined; what becomes of it is told to its connection."""
         if producer.broken or not self.is_open:
             # It has been told to come back, and sends again then whatever it has sent since. To a sealed log nobody
@@ -169,7 +172,7 @@ class OpenLog:
         if self._is_over_quota:
             self._turn_away(producer, sequence, QuotaExceeded.server_error, _OVER_QUOTA)
             return
-        is_new = self._sequences.accept(producer.name, last)
+        is_new = self._sequences.accept(producer.name, last, WHOLE if chunk is None else chunk.number)
         producer.pending += 1
         if is_new:
             producer.messages += messages
@@ -177,7 +180,7 @@ class OpenLog:
         else:
             self._around.counters.duplicates += 1
             body = b""
-        self._appender.add(Sent(producer, sequence, highest, messages, body, is_new))
+        self._appender.add(Sent(producer, sequence, highest, messages, body, is_new, chunk))
 
     @property
     def _is_over_quota(self) -> bool:
@@ -208,7 +211,14 @@ class OpenLog:
     # Subscriptions.
 
     async def subscribe(
-        self, name: str, kind: Kind, consumer: Consumer, *, start: Callable[[], int], durable: bool
+        self,
+        name: str,
+        kind: Kind,
+        consumer: Consumer,
+        *,
+        start: Callable[[], int],
+        durable: bool,
+        sharing: KeySharing = KeySharing.AUTO_SPLIT,
     ) -> LogSubscription:
         """Let a consumer in; `start` says where a subscription begins that was never here."""
         self._check_open()
@@ -224,7 +234,7 @@ class OpenLog:
                 self._check_open()
         else:
             subscription = self._subscription(name, kind, Cursor(start() - 1), durable=False)
-        subscription.change_kind(kind)
+        subscription.change_kind(kind, sharing)
         if len(subscription.consumers) >= limits.consumers:
             raise TooMany(f"Subscription {name} of {self.name} has {limits.consumers} consumers, which is the limit.")
         subscription.join(consumer)
