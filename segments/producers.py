@@ -87,6 +87,8 @@ class Sequences:
     def stored(self, name: str, sequence: int, index: int, chunk: int = WHOLE, *, is_last: bool = True) -> None:
         if is_last:
             self.marks[name] = ProducerMark(sequence, index)
+            if self._accepted.get(name) == (sequence, chunk):
+                self._accepted[name] = sequence, WHOLE
         places = self._places.setdefault(name, OrderedDict())
         places[sequence, chunk] = index
         if len(places) > _REMEMBERED:
