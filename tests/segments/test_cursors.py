@@ -11,7 +11,7 @@ from segments.cursors import CHUNKS_ENCODED, PARTIALS_ENCODED, PARTIALS_KEPT, WO
 untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # Around the borders of chunks, where mistakes live.
 positions = st.one_of(st.integers(0, 40), st.integers(1_000, 1_060), st.integers(2_030, 2_090), st.integers(0, 5_000))
-acks = st.lists(st.tuples(st.sampled_from(("one", "run", "cumulative")), positions), max_size=60)
+acks = st.lists(st.tuples(st.sampled_from(("one", "one", "run", "cumulative")), positions), max_size=25)
 
 
 def apply(cursor: Cursor, acked: set[int], how: str, index: int) -> None:
@@ -151,6 +151,15 @@ def test_long_runs_cost_little() -> None:
     assert len(cursor.encode()) < 500
     cursor.ack(0)
     assert cursor.encode() == Cursor(299_999).encode()
+
+
+def test_mark_that_moves_step_by_step_leaves_no_chunk_behind() -> None:
+    cursor = Cursor()
+    for index in (1, 2_030, *range(1_500)):
+        cursor.ack(index)
+    expected = Cursor(1_499)
+    expected.ack(2_030)
+    assert cursor.encode() == expected.encode()
 
 
 def test_client_that_finishes_no_batch_is_bounded() -> None:
