@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -329,10 +329,17 @@ class OpenLog:
             return await self._around.logs.read(self.claim, indexes[0], min(len(indexes), _READ_ENTRIES))
         return await self._around.logs.read_some(self.claim, indexes[:_READ_ENTRIES])
 
-    async def keep(self, retention_ms: int) -> None:
-        """Remove what nobody needs and what is older than that; negative: keep all but what is over the quota."""
+    async def keep(self, retention_ms: int, expected: Collection[str] = ()) -> None:
+        """Remove what nobody needs and what is older than that; negative: keep all but what is over the quota.
+
+        A subscription that is expected and was never here has everything before it: its consumers come when they have
+        done with the segments before this one.
+        """
         quota = self._around.limits.quota
-        needed = needed_from((s.cursor.mark for s in self.subscriptions.values()), self.next)
+        marks = [s.cursor.mark for s in self.subscriptions.values()]
+        if any(name not in self.subscriptions for name in expected):
+            marks.append(self.first - 1)
+        needed = needed_from(marks, self.next)
         if needed <= self.first and not quota.is_exceeded(self.size):
             return
         young = self.first
