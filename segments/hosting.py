@@ -12,6 +12,7 @@ from metadata import keys
 from metadata.errors import LogMissing, StoreError
 from metadata.log_places import LogPlace
 from metadata.log_states import LogState
+from protocol.backoff import Backoff
 from protocol.names import PERSISTENT, SEGMENT, SegmentName, TopicName
 from segments import placement
 from segments.errors import NoLog, NotAllowed, NotHere
@@ -26,6 +27,9 @@ _ATTEMPTS: Final = 5
 _MOVES: Final = 8
 # A node must have been there for so many rounds before logs move to it.
 _SETTLED_ROUNDS: Final = 2
+# Between two looks at a log while the store does not answer.
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 5.0
 
 
 class ClassicLogs(Protocol):
@@ -187,6 +191,7 @@ class Hosting:
 
     async def _check_subscriptions(self, path: str) -> None:
         """Forget those that the topic does not have any more. Whoever subscribes enters it there first."""
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         try:
             while True:
                 self._checking[path] = False
@@ -196,8 +201,12 @@ class Hosting:
                     for log_, names in known.items():
                         for name in names - there if log_.place.segment_id is not None else ():
                             await log_.remove(name)
+                except NotHere:
+                    continue  # the others have still to be looked at
                 except StoreError as error:
                     log.info("subscriptions of %s cannot be looked at now: %s", path, error)
+                    await trio.sleep(backoff.next())
+                    continue
                 if not self._checking[path]:
                     return
         finally:
@@ -227,14 +236,17 @@ class Hosting:
 
     async def _look(self, owned: OpenLog) -> None:
         """See whether a log is still ours and open for writing."""
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         try:
             while owned.is_open:
                 self._looking[owned] = False
                 try:
                     state = await self._around.logs.state(owned.place)
                 except StoreError as error:
+                    # Not every trouble of a call is one of the feed, which would lead to another look.
                     log.debug("%s cannot be looked at now: %s", owned.name, error)
-                    return  # when the store is back there is a gap, and another look
+                    await trio.sleep(backoff.next())
+                    continue
                 if state is None or state.incarnation != owned.incarnation:
                     owned.lose(LogMissing(f"{owned.name} was deleted: look the topic up again."))
                 elif state.session != owned.claim.session:
