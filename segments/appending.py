@@ -94,6 +94,7 @@ class Appender:
         self.size = opened.state.size
         self.queued_bytes = 0
         self.last_time_ms = opened.last_time_ms
+        self.is_claiming = False  # anew: nobody can tell by now which claim stands in the store
         self._logs = logs
         self._sequences = sequences
         self._outcome = outcome
@@ -214,6 +215,13 @@ class Appender:
 
     async def _claim_again(self) -> int:
         """Under a new term whatever is still under way of the last call is refused; how far the log reaches."""
+        self.is_claiming = True
+        try:
+            return await self._claim_until_known()
+        finally:
+            self.is_claiming = False
+
+    async def _claim_until_known(self) -> int:
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:

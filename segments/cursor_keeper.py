@@ -28,12 +28,12 @@ class CursorKeeper:
     def __init__(
         self,
         logs: SegmentLogs,
-        claim: Callable[[], Claim],
+        claim: Callable[[], Claim | None],
         *,
         nursery: trio.Nursery,
         lost: Callable[[StoreError], None],
     ) -> None:
-        """`claim` is asked before each write, because it may be renewed; `lost` is told when it has ended."""
+        """`claim` is asked before each write, and gives None while it is renewed; `lost` is told when it has ended."""
         self._logs = logs
         self._claim = claim
         self._nursery = nursery
@@ -77,15 +77,18 @@ class CursorKeeper:
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         try:
             while self._dirty and not self._ended:
+                claim = self._claim()
+                if claim is None:
+                    await trio.sleep(backoff.next())
+                    continue
                 dirty, self._dirty = self._dirty, {}
                 told, self._told = self._told, []
                 drained, self._drained = self._drained, False
                 self._hurry = trio.Event()
-                claim = self._claim()
                 try:
                     await self._logs.save(claim, {name: encode() for name, encode in dirty.items()}, drained=drained)
                 except StoreError as error:
-                    # A claim that was renewed meanwhile refuses what was sent under the one before.
+                    # A claim that was renewed meanwhile, or just now, refuses what was sent under the one before.
                     if isinstance(error, LogFenced | LogMissing) and claim == self._claim():
                         if not self._ended:
                             self._lost(error)

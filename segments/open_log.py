@@ -109,7 +109,12 @@ class OpenLog:
             nursery=around.nursery,
             replicas=around.limits.replicas,
         )
-        self._keeper = CursorKeeper(around.logs, lambda: self.claim, nursery=around.nursery, lost=self.lose)
+        self._keeper = CursorKeeper(
+            around.logs,
+            lambda: None if self._appender.is_claiming else self._appender.claim,
+            nursery=around.nursery,
+            lost=self.lose,
+        )
         for name, stored in opened.cursors.items():
             # Of which type its consumers are, the first of them says.
             self.subscriptions[name] = self._subscription(name, Kind.EXCLUSIVE, Cursor.decode(stored), durable=True)

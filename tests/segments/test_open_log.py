@@ -7,12 +7,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import trio
+import trio.testing
 
+from metadata.errors import StoreError
 from metadata.log_states import Opened
 from protocol.framing import FrameDecoder
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.consumers import Consumer
+from segments.cursor_keeper import CursorKeeper
 from segments.dispatch.receivers import Kind
 from segments.frames import MessageFrames
 from segments.open_log import Around, DataCounters, LogLimits, OpenLog
@@ -118,3 +121,21 @@ async def test_everybody_who_sends_to_a_sealed_log_is_told_so(valkey: ValkeyProc
             lambda: second_peer.errors == [(0, api.TopicTerminatedError), (1, api.TopicTerminatedError)], LIMIT
         )
         assert (first.pending, second.pending) == (0, 0)
+
+
+async def test_cursors_are_written_under_the_claim_that_replaced_the_one_they_were_sent_with(
+    valkey: ValkeyProcess,
+) -> None:
+    """While a claim is renewed, what is refused says nothing about who owns the log."""
+    async with log_bench(valkey.url) as bench, trio.open_nursery() as nursery:
+        before = (await bench.open()).claim
+        after = (await bench.open()).claim
+        answers = iter([before, None, None, after])
+        lost: list[StoreError] = []
+        keeper = CursorKeeper(bench.logs, lambda: next(answers, after), nursery=nursery, lost=lost.append)
+        written = trio.Event()
+        keeper.mark("s", lambda: b"cursor", told=written.set)
+        with trio.fail_after(LIMIT):
+            await written.wait()
+        assert not lost
+        assert (await bench.open()).cursors == {"s": b"cursor"}
