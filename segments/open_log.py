@@ -115,6 +115,7 @@ class OpenLog:
             nursery=around.nursery,
             lost=self.lose,
         )
+        self._saving: set[trio.Event] = set()  # of those who wait for a cursor to be written
         for name, stored in opened.cursors.items():
             # Of which type its consumers are, the first of them says.
             self.subscriptions[name] = self._subscription(name, Kind.EXCLUSIVE, Cursor.decode(stored), durable=True)
@@ -264,9 +265,7 @@ class OpenLog:
             return
         for consumer in subscription.consumers:
             consumer.tell_closed()
-        written = trio.Event()
-        self._keeper.mark(name, lambda: None, told=written.set, drained=self.sealed)
-        await written.wait()
+        await self._write(name, lambda: None, drained=self.sealed)
 
     async def seek(self, subscription: LogSubscription, index: int) -> None:
         """Move a subscription; its consumers come back and begin anew."""
@@ -311,11 +310,18 @@ class OpenLog:
 
     async def saved(self, subscription: LogSubscription) -> None:
         """Write a cursor, and return when it is written."""
-        written = trio.Event()
-        self.cursor_changed(subscription, written.set)
-        while not written.is_set() and self.is_open:
-            with trio.move_on_after(1):
-                await written.wait()
+        await self._write(subscription.name, subscription.cursor.encode, drained=subscription.is_drained)
+
+    async def _write(self, name: str, encode: Callable[[], bytes | None], *, drained: bool) -> None:
+        """Raises NotHere where the log ends before it is known whether it was written."""
+        self._check_open()
+        done = trio.Event()
+        self._saving.add(done)
+        try:
+            self._keeper.mark(name, encode, told=done.set, drained=drained)
+            await done.wait()
+        finally:
+            self._saving.discard(done)
         self._check_open()
 
     def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
@@ -402,6 +408,9 @@ class OpenLog:
         for subscription in self._all_subscriptions():
             for consumer in subscription.consumers:
                 consumer.tell_closed(url)
+            subscription.let_go_of_waiting()
+        for saving in self._saving:
+            saving.set()
         self._tail.clear()
         self._ended(self)
 

@@ -87,9 +87,9 @@ class LogsOfTopics:
                 continue
             try:
                 owned = await self._hosting.open(place.name)
+                await owned.remove(subscription)
             except NotHere:
                 continue
-            await owned.remove(subscription)
 
     async def still_open(self, topic: TopicName, subscription: str, claims: Collection[Claim]) -> frozenset[Claim]:
         """Which of these consumers still have these segments open, as far as this node can see."""

@@ -129,10 +129,14 @@ class LogSubscription:
 
     def leave(self, consumer: Consumer) -> None:
         self.dispatcher.remove(consumer)
-        self.left.set()
-        self.left = trio.Event()
+        self.let_go_of_waiting()
         self._tell_active()
         self.wake()
+
+    def let_go_of_waiting(self) -> None:
+        """Those who wait for a place may try again."""
+        self.left.set()
+        self.left = trio.Event()
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         self.dispatcher.flow(consumer, permits)

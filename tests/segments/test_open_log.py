@@ -6,23 +6,26 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import pytest
 import trio
 import trio.testing
 
-from metadata.errors import StoreError
+from metadata.errors import LogFenced, StoreError
 from metadata.log_states import Opened
 from protocol.framing import FrameDecoder
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.consumers import Consumer
 from segments.cursor_keeper import CursorKeeper
+from segments.dispatch.errors import ConsumerBusy
 from segments.dispatch.receivers import Kind
+from segments.errors import NotHere
 from segments.frames import MessageFrames
 from segments.open_log import Around, DataCounters, LogLimits, OpenLog
 from segments.producers import Mode, Producer
 from segments.subscription import LogSubscription
 from segments.tail import Budget
-from tests.support.logs import A, LogBench, log_bench
+from tests.support.logs import A, B, LogBench, log_bench
 from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
 
@@ -121,6 +124,38 @@ async def test_everybody_who_sends_to_a_sealed_log_is_told_so(valkey: ValkeyProc
             lambda: second_peer.errors == [(0, api.TopicTerminatedError), (1, api.TopicTerminatedError)], LIMIT
         )
         assert (first.pending, second.pending) == (0, 0)
+
+
+async def test_who_waits_for_a_place_is_woken_when_the_log_goes(valkey: ValkeyProcess) -> None:
+    async with desk(valkey.url) as d:
+        _, _, peer = await d.consumer("first")
+        with pytest.raises(ConsumerBusy):
+            await d.consumer("second")
+        woken = trio.Event()
+
+        async def wait() -> None:
+            await d.log.somebody_left("s")
+            woken.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            d.log.lose(LogFenced("another node has it"))
+            with trio.fail_after(LIMIT):
+                await woken.wait()
+        assert peer.count(BaseCommand.CLOSE_CONSUMER) == 1
+        with pytest.raises(NotHere):
+            await d.consumer("second")
+
+
+async def test_subscription_of_a_lost_log_is_not_waited_for(valkey: ValkeyProcess) -> None:
+    """Whether its cursor is gone, only the next owner knows."""
+    async with desk(valkey.url) as d:
+        await d.consumer("c")
+        await d.bench.open(B)
+        with trio.fail_after(LIMIT), pytest.raises(NotHere):
+            await d.log.remove("s")
+        assert not d.log.is_open
 
 
 async def test_cursors_are_written_under_the_claim_that_replaced_the_one_they_were_sent_with(
