@@ -122,8 +122,13 @@ class Appender:
         self._note_progress()
         return left
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is under way, so that it is known how far the log reaches."""
+        return not self._running
+
     async def wait_idle(self) -> None:
-        """Return when no call is under way any more."""
+        """Return when it is so."""
         while self._running:
             await self._progress()
 

@@ -91,6 +91,7 @@ class OpenLog:
         self.incarnation = opened.claim.incarnation
         self.ledger = opened.claim.ledger
         self.sealed = opened.state.sealed
+        self._sealing = False
         self.first = opened.state.first
         self.is_open = True
         self._around = around
@@ -376,6 +377,20 @@ class OpenLog:
 
     def note_sealed(self) -> None:
         """The layout has the log sealed: nothing more is appended."""
+        if self.sealed or not self.is_open:
+            return
+        if self._appender.is_idle or self._appender.ended:
+            self._seal()
+        elif not self._sealing:
+            # What is under way may have been stored before that, and then it is not over.
+            self._sealing = True
+            self._around.nursery.start_soon(self._seal_when_idle)
+
+    async def _seal_when_idle(self) -> None:
+        await self._appender.wait_idle()
+        self._seal()
+
+    def _seal(self) -> None:
         if self.sealed or not self.is_open:
             return
         self.sealed = True

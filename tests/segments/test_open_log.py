@@ -10,8 +10,11 @@ import pytest
 import trio
 import trio.testing
 
+from controller.transitions import TopicLimits, Transitions
+from metadata import scripts
 from metadata.errors import LogFenced, StoreError
 from metadata.log_states import Opened
+from metadata.store import open_store
 from protocol.framing import FrameDecoder
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
@@ -25,8 +28,9 @@ from segments.open_log import Around, DataCounters, LogLimits, OpenLog
 from segments.producers import Mode, Producer
 from segments.subscription import LogSubscription
 from segments.tail import Budget
-from tests.support.logs import A, B, LogBench, log_bench
+from tests.support.logs import TOPIC, A, B, LogBench, log_bench
 from tests.support.processes import ValkeyProcess
+from tests.support.proxy import FaultProxy
 from tests.support.waiting import eventually
 
 LIMIT = 10.0
@@ -156,6 +160,32 @@ async def test_subscription_of_a_lost_log_is_not_waited_for(valkey: ValkeyProces
         with trio.fail_after(LIMIT), pytest.raises(NotHere):
             await d.log.remove("s")
         assert not d.log.is_open
+
+
+async def test_end_is_told_only_when_it_is_known_what_was_stored(valkey: ValkeyProcess) -> None:
+    """A message whose answer was lost may stand in a log that was sealed since."""
+    async with FaultProxy.open(*valkey.address) as proxy, desk(proxy.url) as d, open_store(valkey.url) as store:
+        producer, sender = await d.producer("p")
+        consumer, subscription, receiver = await d.consumer("c")
+        d.send(producer, 0)
+        await eventually(lambda: receiver.messages == [0], LIMIT)
+        subscription.ack(consumer, [(0, ())], None)
+
+        proxy.cut_before_reply(lambda request: scripts.APPEND_ENTRIES.sha.encode() in request)
+        d.send(producer, 1)
+        await eventually(lambda: proxy.cuts == 1, LIMIT)
+        proxy.refuse()
+        proxy.cut()
+        await Transitions(store, TopicLimits()).split(TOPIC, 0)
+        d.log.note_sealed()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not receiver.count(BaseCommand.REACHED_END_OF_TOPIC)
+
+        proxy.accept()
+        await eventually(lambda: (sender.receipts, receiver.messages) == ([0, 1], [0, 1]), LIMIT)
+        subscription.ack(consumer, [(1, ())], None)
+        await eventually(lambda: receiver.count(BaseCommand.REACHED_END_OF_TOPIC) == 1, LIMIT)
+        assert not sender.errors
 
 
 async def test_cursors_are_written_under_the_claim_that_replaced_the_one_they_were_sent_with(
