@@ -24,7 +24,7 @@ from tests.support.proxy import FaultProxy
 from tests.support.waiting import eventually
 
 # A lease is small enough to wait for, and large enough that a busy machine seldom loses it by accident.
-LEASE: Final = 2.0
+LEASE: Final = 3.0
 FLAGS: Final = (
     *("--session-lease", f"{LEASE:g}s"),
     *("--consumer-grace", "3s"),
@@ -32,6 +32,8 @@ FLAGS: Final = (
     *("--probe-interval", "200ms"),
     *("--prune-interval", "1s"),
     *("--rebalance-interval", "500ms"),
+    # What is consumed goes at once.
+    *("--message-age", "0ms"),
     *("--store-timeout", "1s"),
     *("--store-connect-timeout", "1s"),
     *("--shutdown-grace", "500ms"),

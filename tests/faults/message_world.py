@@ -27,7 +27,7 @@ NODES: Final = 2
 STREAM: Final = Subscription("stream", ordered=True)
 QUEUE: Final = Subscription("queue", ordered=False)
 # What everything that happened last may take until it is made good, on a busy machine: leases, graces, hand-overs.
-SETTLE_LIMIT: Final = 60.0
+SETTLE_LIMIT: Final = 120.0
 # For how long messages are sent after everything: enough that each key has some.
 LAST_MESSAGES: Final = 1.0
 
