@@ -17,6 +17,7 @@ from typing import Final
 
 import trio
 
+from controller.classic import ClassicTransitions
 from controller.garbage import GarbageCollector
 from controller.leader import Around, LeaderCounters, LeaderSettings
 from controller.leaders import Leaders
@@ -48,6 +49,7 @@ from metadata.store import TopicStore, open_store
 from metadata.unwrap import unwrapped
 from protocol.backoff import Backoff
 from protocol.names import NamespaceName, TopicName
+from sessions.classic import ClassicService
 from sessions.consumer_sessions import ConsumerSession
 from sessions.consumers import ConsumerHub
 from sessions.counters import Counters
@@ -58,6 +60,7 @@ from sessions.namespaces import NamespaceWatches
 from sessions.outbox import OutboxLimits
 from sessions.points import Watch
 from sessions.readback import ReadBack
+from sessions.topic_lists import ListSurroundings, TopicLists
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +86,7 @@ class Node:
     peers: Peers
     leaders: Leaders
     consumers: ConsumerHub
+    classic: ClassicService
     garbage: GarbageCollector
     recorder: Recorder | None
     listener: Listener
@@ -174,8 +178,11 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             http_url = settings.advertise_http or _advertised("http", http_sockets)
 
             counters = Counters()
-            limits = TopicLimits(settings.max_segments, settings.max_properties, settings.max_property_size)
+            limits = TopicLimits(
+                settings.max_segments, settings.max_properties, settings.max_property_size, settings.max_partitions
+            )
             transitions = Transitions(store, limits, auto_create=settings.auto_create)
+            classic_transitions = ClassicTransitions(store, limits, auto_create=settings.auto_create)
             registrations = Registrations(store, RegistrationLimits(settings.max_subscriptions, settings.max_consumers))
             leaderships = Leaderships(store)
             segments = UnwrittenSegments()
@@ -200,6 +207,25 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 lane=lambda: feed.lane,
                 whole=lambda: feed.whole,
                 window=settings.coalesce,
+                frame_limit=settings.max_message_size,
+            )
+            topic_lists = TopicLists(
+                ListSurroundings(
+                    nursery=background,
+                    topics=classic_transitions.topics,
+                    lane=lambda: feed.lane,
+                    trusted=lambda bucket: feed.trusted(bucket),
+                    whole=lambda: feed.whole,
+                    window=settings.coalesce,
+                    frame_limit=settings.max_message_size,
+                )
+            )
+            classic = ClassicService(
+                nursery=background,
+                store=store,
+                topics=classic_transitions.topics,
+                lists=topic_lists,
+                auto_create=settings.auto_create,
                 frame_limit=settings.max_message_size,
             )
             switch = FeedSwitch(readback)
@@ -247,10 +273,22 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             )
             switch.add(consumers)
             switch.add(leaders)
-            listener = _listener(settings, Hubs(hub, namespaces, consumers), pulsar_url, counters)
+            switch.add(topic_lists)
+            listener = _listener(settings, Hubs(hub, namespaces, consumers, classic), pulsar_url, counters)
             lanes = (*store.lanes, feed.lane)
             sources = Sources(
-                counters, hub, namespaces, readback, feed, lanes, session, leaders, consumers, garbage, recorder
+                counters,
+                hub,
+                namespaces,
+                readback,
+                feed,
+                lanes,
+                session,
+                leaders,
+                consumers,
+                garbage,
+                recorder,
+                classic,
             )
             app = build_app(
                 AdminPorts(
@@ -300,6 +338,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     peers,
                     leaders,
                     consumers,
+                    classic,
                     garbage,
                     recorder,
                     listener,
