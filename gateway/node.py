@@ -294,6 +294,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 AdminPorts(
                     store=store,
                     transitions=transitions,
+                    classic=classic_transitions,
                     registrations=registrations,
                     leaders=leaders,
                     leaderships=leaderships,

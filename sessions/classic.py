@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from metadata.classic_records import PartitionedState, PartitionedTopic
+from metadata.classic_records import PartitionedTopic
 from metadata.classic_topics import ClassicTopics
 from metadata.errors import StoreError, TopicMissing
 from metadata.store import TopicStore
@@ -91,9 +91,9 @@ class ClassicService:
         found = await self._topics.get(topic)
         if found is None and topic.partition is not None:
             base = await self._topics.get(topic.base)
-            if isinstance(base, PartitionedTopic) and topic.partition < base.partitions and not _is_going(base):
+            if isinstance(base, PartitionedTopic) and topic.partition < base.partitions and not base.is_going:
                 return 0
-        elif found is not None and not _is_going(found):
+        elif found is not None and not found.is_going:
             return found.partitions
         elif await self._store.get(topic.canonical) is not None:
             # Its segments are where clients go, and whoever opens it as a classic topic is told so there.
@@ -247,10 +247,6 @@ _HANDLERS: Mapping[int, Callable[[ClassicConversation, BaseCommand], None]] = {
     BaseCommand.WATCH_TOPIC_LIST: ClassicConversation._watch,
     BaseCommand.WATCH_TOPIC_LIST_CLOSE: ClassicConversation._close_watch,
 }
-
-
-def _is_going(found: object) -> bool:
-    return isinstance(found, PartitionedTopic) and found.state is PartitionedState.DELETING
 
 
 async def _matching(pattern: TopicPattern, names: list[str]) -> list[str]:
