@@ -48,7 +48,7 @@ from metadata.registrations import RegistrationLimits, Registrations
 from metadata.store import TopicStore, open_store
 from metadata.unwrap import unwrapped
 from protocol.backoff import Backoff
-from protocol.names import NamespaceName, TopicName
+from protocol.names import PERSISTENT, NamespaceName, TopicName
 from sessions.classic import ClassicService
 from sessions.consumer_sessions import ConsumerSession
 from sessions.consumers import ConsumerHub
@@ -188,14 +188,14 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             segments = UnwrittenSegments()
             readback = ReadBack(
                 nursery=background,
-                read=lambda topics: store.read(feed.lane, topics),
+                read=lambda topics: classic_transitions.topics.read_either(feed.lane, topics),
                 trusted=lambda bucket: feed.trusted(bucket),
                 route=lambda bucket: store.directory.owner(keys.BUCKET_SLOTS[bucket]),
             )
             hub = Hub(
                 nursery=background,
                 readback=readback,
-                create=lambda topic: _create_if_missing(transitions, topic),
+                create=lambda topic: _create_if_missing(transitions, classic_transitions, topic),
                 owner_url=pulsar_url,
                 auto_create=settings.auto_create,
                 deletion_notice=settings.deletion_notice,
@@ -229,6 +229,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 frame_limit=settings.max_message_size,
             )
             switch = FeedSwitch(readback)
+            switch.add_of_classic(hub.classic)
             session = NodeSession(store, lease=settings.session_lease, pulsar_url=pulsar_url, http_url=http_url)
 
             def rolled_back(buckets: Collection[int]) -> None:
@@ -386,9 +387,13 @@ def _listener(
     )
 
 
-async def _create_if_missing(transitions: Transitions, topic: TopicName) -> None:
+async def _create_if_missing(transitions: Transitions, classic: ClassicTransitions, topic: TopicName) -> None:
+    """Where there is a topic of either kind by then, that one will do."""
     try:
-        await transitions.create(topic, 1)
+        if topic.domain == PERSISTENT:
+            await classic.provide(topic)
+        else:
+            await transitions.create(topic, 1)
     except TopicExists:
         pass
 

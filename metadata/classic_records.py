@@ -82,6 +82,13 @@ class PartitionedTopic:
 ClassicTopic = ClassicLog | PartitionedTopic
 
 
+def is_migrated(topic: ClassicTopic) -> bool:
+    """Whether a scalable topic has taken its place, with the logs as its first segments."""
+    if isinstance(topic, ClassicLog):
+        return bool(topic.migrated)
+    return topic.state is PartitionedState.MIGRATED
+
+
 def log_of(name: TopicName, reply: Reply) -> ClassicLog | RecordDamaged | None:
     try:
         incarnation, state, ctime, properties, parent, migrated = reply

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from protocol import replies
 from protocol.errors import ProtocolError
 from protocol.framing import DEFAULT_MAX_MESSAGE_SIZE, Frame, UnknownCommand, encode
-from protocol.names import MAX_LOCAL_NAME_BYTES, NON_PERSISTENT, TOPIC, NamespaceName, TopicName
+from protocol.names import MAX_LOCAL_NAME_BYTES, NON_PERSISTENT, PERSISTENT, TOPIC, NamespaceName, TopicName
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.counters import Counters
@@ -48,9 +48,12 @@ class Watches(Protocol[W]):
         registry: dict[int, W],
         session_id: int,
         topic: TopicName,
-        create_if_missing: bool,
+        create_as: str | None,
     ) -> None:
-        """Enter a watch of this `topic://` name, in place of one with the same id; answer through the outbox."""
+        """Enter a watch of this `topic://` name, in place of one with the same id; answer through the outbox.
+
+        If there is no such topic, one is created in the domain `create_as`, or none.
+        """
 
     def close(self, registry: dict[int, W], session_id: int) -> None:
         """End a watch without a word; unknown ids are fine."""
@@ -305,8 +308,8 @@ class Dialogue(Generic[W, N, C]):
             registry,
             request.session_id,
             topic.canonical,
-            # Other names only ever lead to a topic that is there.
-            request.create_if_missing and topic.domain == TOPIC,
+            # The name of a segment only ever leads to a topic that is there.
+            topic.domain if request.create_if_missing and topic.domain in (TOPIC, PERSISTENT) else None,
         )
 
     def _close_watch(self, command: BaseCommand) -> None:

@@ -23,7 +23,7 @@ class StubWatch:
 
 @dataclass(eq=False)
 class StubHub:
-    opened: list[tuple[int, str, bool]] = field(default_factory=list)
+    opened: list[tuple[int, str, str | None]] = field(default_factory=list)
     closed: list[int] = field(default_factory=list)
     watches: set[StubWatch] = field(default_factory=set)
     fault: Exception | None = None  # raised by every call that names the topic "faulty" and by drop_all
@@ -34,12 +34,12 @@ class StubHub:
         registry: dict[int, StubWatch],
         session_id: int,
         topic: TopicName,
-        create_if_missing: bool,
+        create_as: str | None,
     ) -> None:
         if self.fault is not None and topic.local == "faulty":
             raise self.fault
         self.close(registry, session_id)
-        self.opened.append((session_id, str(topic), create_if_missing))
+        self.opened.append((session_id, str(topic), create_as))
         watch = registry[session_id] = StubWatch(outbox, session_id, str(topic))
         self.watches.add(watch)
         watch.tell(epoch=0)

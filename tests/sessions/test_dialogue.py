@@ -322,27 +322,27 @@ def test_bad_name_in_a_lookup_is_an_error_in_its_own_response(topic: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("topic", "resolved", "may_create"),
+    ("topic", "resolved", "create_as"),
     [
-        ("topic://t/n/a", "topic://t/n/a", True),
-        ("topic://t/n/a b/c", "topic://t/n/a b/c", True),
-        ("persistent://t/n/a", "topic://t/n/a", False),
-        ("persistent://t/n/a b", "topic://t/n/a b", False),
-        ("segment://t/n/a/0000-ffff-0", "topic://t/n/a", False),
-        ("a", "topic://public/default/a", False),
+        ("topic://t/n/a", "topic://t/n/a", "topic"),
+        ("topic://t/n/a b/c", "topic://t/n/a b/c", "topic"),
+        ("persistent://t/n/a", "topic://t/n/a", "persistent"),
+        ("persistent://t/n/a b", "topic://t/n/a b", "persistent"),
+        ("segment://t/n/a/0000-ffff-0", "topic://t/n/a", None),
+        ("a", "topic://public/default/a", "persistent"),
     ],
 )
-def test_watch_is_opened_under_its_resolved_name(topic: str, resolved: str, may_create: bool) -> None:
+def test_watch_is_opened_under_its_resolved_name(topic: str, resolved: str, create_as: str | None) -> None:
     talk = Talk()
     answer = talk.ask(watch(3, topic)).scalableTopicUpdate
     assert (answer.session_id, answer.resolved_topic_name, answer.HasField("dag")) == (3, resolved, True)
-    assert talk.hub.opened == [(3, resolved, may_create)]
+    assert talk.hub.opened == [(3, resolved, create_as)]
 
 
 def test_client_may_ask_not_to_create() -> None:
     talk = Talk()
     talk.say(watch(2**64 - 1, "topic://t/n/a", create=False))
-    assert talk.hub.opened == [(2**64 - 1, "topic://t/n/a", False)]
+    assert talk.hub.opened == [(2**64 - 1, "topic://t/n/a", None)]
 
 
 REFUSED = [
