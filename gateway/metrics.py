@@ -176,6 +176,9 @@ class _VelaCollector(Collector):
 def _recording(recorder: Recorder) -> Iterator[Metric]:
     yield _counter("recorder_events", "Events written to the trace.", recorder.written.events)
     yield _counter("recorder_dropped", "Changes that the trace lacks for want of room.", recorder.counters.dropped)
+    yield _counter(
+        "recorder_values_missing", "Records that the trace lacks for want of room.", recorder.counters.values_missing
+    )
     yield _counter("recorder_errors", "Attempts to write the trace that failed.", recorder.written.errors)
     yield _gauge("recorder_queue", "Events that wait to be written to the trace.", recorder.queued)
 

@@ -22,9 +22,9 @@ from controller.garbage import GarbageCollector
 from controller.leader import Around, LeaderCounters, LeaderSettings
 from controller.leaders import Leaders
 from controller.retention import Retention
-from controller.segment_port import UnwrittenSegments
 from controller.transitions import TopicLimits, Transitions
 from gateway.binding import open_sockets
+from gateway.data_plane import DataParts, build_data_plane, segment_url
 from gateway.feed_switch import FeedSwitch
 from gateway.http.admission import AdmissionLimits
 from gateway.http.app import build_app
@@ -49,6 +49,7 @@ from metadata.store import TopicStore, open_store
 from metadata.unwrap import unwrapped
 from protocol.backoff import Backoff
 from protocol.names import PERSISTENT, NamespaceName, TopicName
+from segments.schemas import SchemaRegistry
 from sessions.classic import ClassicService
 from sessions.consumer_sessions import ConsumerSession
 from sessions.consumers import ConsumerHub
@@ -88,6 +89,7 @@ class Node:
     consumers: ConsumerHub
     classic: ClassicService
     garbage: GarbageCollector
+    data: DataParts
     recorder: Recorder | None
     listener: Listener
     stop_http: trio.Event
@@ -182,21 +184,22 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 settings.max_segments, settings.max_properties, settings.max_property_size, settings.max_partitions
             )
             transitions = Transitions(store, limits, auto_create=settings.auto_create)
-            classic_transitions = ClassicTransitions(store, limits, auto_create=settings.auto_create)
             registrations = Registrations(store, RegistrationLimits(settings.max_subscriptions, settings.max_consumers))
             leaderships = Leaderships(store)
-            segments = UnwrittenSegments()
+            classic = ClassicTransitions(store, limits, auto_create=settings.auto_create)
+            schemas = SchemaRegistry(store)
             readback = ReadBack(
                 nursery=background,
-                read=lambda topics: classic_transitions.topics.read_either(feed.lane, topics),
+                read=lambda topics: classic.topics.read_either(feed.lane, topics),
                 trusted=lambda bucket: feed.trusted(bucket),
                 route=lambda bucket: store.directory.owner(keys.BUCKET_SLOTS[bucket]),
             )
             hub = Hub(
                 nursery=background,
                 readback=readback,
-                create=lambda topic: _create_if_missing(transitions, classic_transitions, topic),
+                create=lambda topic: _create_if_missing(transitions, classic, topic),
                 owner_url=pulsar_url,
+                segment_url=lambda topic, segment, owner: segment_url(peers)(topic, segment, owner),
                 auto_create=settings.auto_create,
                 deletion_notice=settings.deletion_notice,
             )
@@ -212,7 +215,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             topic_lists = TopicLists(
                 ListSurroundings(
                     nursery=background,
-                    topics=classic_transitions.topics,
+                    topics=classic.topics,
                     lane=lambda: feed.lane,
                     trusted=lambda bucket: feed.trusted(bucket),
                     whole=lambda: feed.whole,
@@ -220,10 +223,10 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     frame_limit=settings.max_message_size,
                 )
             )
-            classic = ClassicService(
+            questions = ClassicService(
                 nursery=background,
                 store=store,
-                topics=classic_transitions.topics,
+                topics=classic.topics,
                 lists=topic_lists,
                 auto_create=settings.auto_create,
                 frame_limit=settings.max_message_size,
@@ -240,6 +243,17 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 store, switch, probe_interval=settings.probe_interval, on_rollback=rolled_back, observer=recorder
             )
             peers = Peers(store, session, lease=settings.session_lease, on_death=lambda dead: leaders.nodes_died(dead))
+            data = build_data_plane(
+                settings,
+                store=store,
+                registrations=registrations,
+                peers=peers,
+                hub=lambda: hub,
+                lane=lambda: feed.lane,
+                classic=classic,
+                schemas=schemas,
+                nursery=background,
+            )
             leaders = Leaders(
                 store,
                 session,
@@ -247,7 +261,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     registrations=registrations,
                     leaderships=leaderships,
                     transitions=transitions,
-                    segments=segments,
+                    segments=data.port,
                     peers=peers,
                     lane=lambda: feed.lane,
                     followed_since=feed.followed_since,
@@ -275,7 +289,9 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             switch.add(consumers)
             switch.add(leaders)
             switch.add(topic_lists)
-            listener = _listener(settings, Hubs(hub, namespaces, consumers, classic), pulsar_url, counters)
+            switch.add(data.hosting)
+            hubs = Hubs(hub, namespaces, consumers, questions, data.plane)
+            listener = _listener(settings, hubs, pulsar_url, counters)
             lanes = (*store.lanes, feed.lane)
             sources = Sources(
                 counters,
@@ -289,19 +305,20 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 consumers,
                 garbage,
                 recorder,
-                classic,
+                questions,
             )
             app = build_app(
                 AdminPorts(
                     store=store,
                     transitions=transitions,
-                    classic=classic_transitions,
+                    classic=classic,
                     registrations=registrations,
                     leaders=leaders,
                     leaderships=leaderships,
                     peers=peers,
-                    segments=segments,
+                    segments=data.port,
                     garbage=garbage,
+                    schemas=schemas,
                     readiness=lambda: _doubts(feed),
                     metrics=lambda: page_of(sources),
                     admission=AdmissionLimits(settings.http_concurrency, settings.max_body),
@@ -314,6 +331,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             background.start_soon(_supervised, "the view of other nodes", peers.run)
             background.start_soon(_supervised, "the leaderships", leaders.run)
             background.start_soon(_supervised, "the registered consumers", consumers.run)
+            background.start_soon(_supervised, "the balance of segments", data.hosting.run)
             background.start_soon(_supervised, "the garbage collection", garbage.run)
             if recorder is not None:
                 if settings.record_values:
@@ -340,14 +358,17 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     peers,
                     leaders,
                     consumers,
-                    classic,
+                    questions,
                     garbage,
+                    data,
                     recorder,
                     listener,
                     stop_http,
                 )
                 if not stop_http.is_set():
                     serving.cancel_scope.cancel()
+            with trio.move_on_after(timeouts.patience):
+                await data.hosting.release_all()
             await leaders.resign()
             background.cancel_scope.cancel()
 

@@ -179,6 +179,7 @@ class ClassicTopics:
                 keys.partitioned_key(path),
                 keys.partitioned_index_key(bucket, topic.namespace_name),
                 keys.changes_key(bucket),
+                keys.garbage_key(bucket),
             ],
             [incarnation, topic.local, path, self._store.change_log_length, migrated],
             written=Version(incarnation, _FIRST),

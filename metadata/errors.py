@@ -120,6 +120,13 @@ class RegistrationsFull(StoreError):
     server_error = api.TooManyRequests
 
 
+class SchemasFull(StoreError):
+    """A topic has as many versions of its schema, or as many bytes of them, as there may be."""
+
+    http_status = 412
+    server_error = api.NotAllowedError
+
+
 class NamespaceExists(StoreError):
     http_status = 409
 

@@ -118,6 +118,11 @@ def garbage_key(bucket: int) -> bytes:
     return f"/garbage/{_TAGS[bucket]}".encode()
 
 
+def schemas_key(path: str, incarnation: str) -> bytes:
+    """Hash: the versions of a topic's schema. With the incarnation, so that a re-created topic starts without any."""
+    return f"/schemas/{_TAGS[bucket_of(path)]}/{path}/{incarnation}".encode()
+
+
 def index_key(bucket: int, namespace: NamespaceName) -> bytes:
     return f"/index/{_TAGS[bucket]}/{_encode(namespace.tenant)}/{_encode(namespace.namespace)}".encode()
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from metadata.errors import RecordDamaged
-from metadata.link import Reply
+
+# A reply of the store, as `metadata.link` has it; imported it would make this module, and all that use it, need a loop.
+Reply = Any
 
 _VERSION: Final = 1
 # Version, flags, time in milliseconds, number of messages. `find_time.lua` reads the time where it stands here.

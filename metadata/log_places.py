@@ -39,12 +39,6 @@ class LogPlace:
     def slot(self) -> int:
         return keys.BUCKET_SLOTS[self.bucket]
 
-    @property
-    def leftover(self) -> str:
-        """What this is called in the garbage list, behind the incarnation: path and descriptor, if it has one."""
-        descriptor = "" if self.segment_id is None else self.name.rpartition("/")[2]
-        return f"{self.path}/{descriptor}"
-
     def log(self, incarnation: str) -> bytes:
         return keys.log_key(self.key, incarnation)
 

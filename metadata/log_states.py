@@ -60,6 +60,7 @@ class Opened:
     cursors: dict[str, bytes]
     producers: dict[str, ProducerMark]
     last_time_ms: int
+    largest: int = 0  # bytes of the largest entry that it ever had
 
 
 class LogStanding(NamedTuple):
@@ -80,7 +81,7 @@ def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
 
 def state_of(place: LogPlace, fields: Mapping[bytes, bytes]) -> LogState | None:
     try:
-        if b"incarnation" not in fields:
+        if b"incarnation" not in fields or fields[b"state"] == b"REMOVED":
             return None
         session, _, _ = fields.get(b"owner", b"").decode().partition(":")
         ledger, epoch = fields.get(b"ledger"), fields.get(b"epoch")
@@ -112,6 +113,7 @@ def opened(place: LogPlace, session: str, term: int, state: Reply, cursors: Repl
             {name.decode(): cursor for name, cursor in pairs(cursors).items()},
             {name.decode(): _mark_of(entry) for name, entry in pairs(producers).items()},
             int(fields.get(b"time", 0)),
+            int(fields.get(b"largest", 0)),
         )
     except ValueError:
         raise _damaged(place) from None

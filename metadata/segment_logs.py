@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from itertools import count as counting
+from itertools import chain, count, groupby
 from typing import Final
 
 from metadata import keys, scripts
@@ -25,7 +25,6 @@ from metadata.log_states import (
     ProducerMark,
     mark_entry,
     opened,
-    pairs,
     state_of,
 )
 from metadata.replication import Replication
@@ -49,6 +48,9 @@ MAX_READ_BYTES: Final = 4 * 1024 * 1024
 # Entries that one call removes: others wait meanwhile, and 10,000 take a few milliseconds.
 _TRIM_SLICE: Final = 10_000
 
+# The stream ids of the first and the last entry, and how many it has at most.
+_Run = tuple[str, str, int]
+
 
 class SegmentLogs:
     """What an owner does with its logs. Of appends, and of saves, one may be under way per claim."""
@@ -57,22 +59,33 @@ class SegmentLogs:
         self._store = store
         self._replication = Replication(longest=store.timeouts.silence / 2)
         self._last_term = 0
-        self._numbers = counting(1)
+        self._numbers = count(1)
+        # By the term of a claim, while it stands: the size of the largest entry that its log can have.
+        self._largest: dict[int, int] = {}
 
     async def state(self, place: LogPlace) -> LogState | None:
         """How a log stands, None where there is none; StoreLost where its absence would say nothing."""
-        found, mark = await self._store.commands.gather(
+        state = await self._look(place)
+        if state is None:
+            # A topic may have been deleted and created again between the look at the one key and at the other.
+            state = await self._look(place)
+        return state
+
+    async def _look(self, place: LogPlace) -> LogState | None:
+        slot = place.slot
+        fields, mark, *record = await self._store.commands.gather(
             [
-                (
-                    place.slot,
-                    scripts.READ_SEGMENT.command([place.key, keys.garbage_key(place.bucket)], [place.leftover]),
-                ),
-                (place.slot, ("GET", keys.marker_key(place.bucket))),
+                (slot, ("HGETALL", place.key)),
+                (slot, ("GET", keys.marker_key(place.bucket))),
+                *([] if place.segment_id is None else [(slot, ("HGET", keys.record_key(place.path), "incarnation"))]),
             ]
         )
-        state = state_of(place, pairs(found))
-        if state is None and mark != self._store.identity.mark:
+        if mark != self._store.identity.mark:
             raise _lost()
+        state = state_of(place, fields)
+        # What is left of a deleted topic waits for the garbage collector.
+        if state is None or (record and record[0] != state.incarnation.encode()):
+            return None
         return state
 
     async def claim(self, place: LogPlace, expected: LogState, session: str) -> Opened | None:
@@ -91,7 +104,6 @@ class SegmentLogs:
                 place.cursors(expected.incarnation),
                 place.producers(expected.incarnation),
                 keys.ledgers_key(place.bucket),
-                keys.garbage_key(place.bucket),
                 *_told(place),
             ],
             [
@@ -100,7 +112,6 @@ class SegmentLogs:
                 session,
                 term,
                 place.bucket,
-                f"{expected.incarnation}/{place.leftover}",
                 "" if place.segment_id is None else place.segment_id,
                 place.path,
                 self._store.change_log_length,
@@ -108,7 +119,11 @@ class SegmentLogs:
             ],
             repeatable=True,
         )
-        return opened(place, session, term, state, cursors, producers) if outcome == b"done" else None
+        if outcome != b"done":
+            return None
+        handed_over = opened(place, session, term, state, cursors, producers)
+        self._largest[term] = handed_over.largest
+        return handed_over
 
     async def append(
         self,
@@ -132,6 +147,10 @@ class SegmentLogs:
         if times != sorted(times):
             raise ValueError("the times of entries go back")
         place = claim.place
+        largest = max(len(entry.body) for entry in entries)
+        # Before it is sent: a read at the same time may meet these entries already.
+        if claim.term in self._largest:
+            self._largest[claim.term] = max(self._largest[claim.term], largest)
         script_keys = [place.key, place.log(claim.incarnation)]
         if marks:
             script_keys.append(place.producers(claim.incarnation))
@@ -140,6 +159,7 @@ class SegmentLogs:
             claim.token,
             first,
             size,
+            largest,
             times[0],
             times[-1],
             len(entries),
@@ -159,7 +179,8 @@ class SegmentLogs:
 
     async def read(self, claim: Claim, first: int, count: int, *, max_bytes: int = MAX_READ_BYTES) -> list[StoredEntry]:
         """Entries from index `first` on: at least one if there is any, and no more than fit."""
-        return await self._read(claim, [(first, None, min(count, MAX_READ_ENTRIES))], max_bytes)
+        most = min(count, MAX_READ_ENTRIES)
+        return await self._read(claim, [(stream_id(max(first, 0)), "+", most)], most, max_bytes)
 
     async def read_some(
         self, claim: Claim, indexes: Sequence[int], *, max_bytes: int = MAX_READ_BYTES
@@ -168,7 +189,8 @@ class SegmentLogs:
 
         Logs lose entries at their beginning only. So what lacks behind the last one that came did not fit: ask again.
         """
-        return await self._read(claim, _runs(indexes), max_bytes)
+        wanted = sorted(set(indexes))[:MAX_READ_ENTRIES]
+        return await self._read(claim, _runs(wanted), len(wanted), max_bytes)
 
     async def index_at(self, claim: Claim, timestamp_ms: int) -> int:
         """The first entry of that time or later; the next one to come if there is none."""
@@ -252,6 +274,7 @@ class SegmentLogs:
             ],
             repeatable=True,
         )
+        self._largest.pop(claim.term, None)
 
     async def standings(
         self, lane: Lane, incarnation: str, places: Sequence[LogPlace], subscriptions: Sequence[str]
@@ -262,7 +285,11 @@ class SegmentLogs:
         """
         states = [(place.slot, ("HGETALL", place.key)) for place in places]
         cursors = [(place.slot, ("HMGET", place.cursors(incarnation), *subscriptions)) for place in places]
-        replies = await lane.gather([*states, *(cursors if subscriptions else ())])
+        buckets = {place.bucket: place.slot for place in places}
+        marks = [(slot, ("GET", keys.marker_key(bucket))) for bucket, slot in buckets.items()]
+        replies = await lane.gather([*states, *(cursors if subscriptions else ()), *marks])
+        if any(mark != self._store.identity.mark for mark in replies[-len(marks) :]):
+            raise _lost()
         nothing: Reply = [None] * len(subscriptions)
         standings = []
         for number, place in enumerate(places):
@@ -276,17 +303,22 @@ class SegmentLogs:
             )
         return standings
 
-    async def _read(
-        self, claim: Claim, ranges: Sequence[tuple[int, int | None, int]], max_bytes: int
-    ) -> list[StoredEntry]:
+    async def _read(self, claim: Claim, runs: Sequence[_Run], most: int, max_bytes: int) -> list[StoredEntry]:
+        """The entries of these runs, `most` of them at most."""
+        if most <= 0:
+            return []
+        slot, log = claim.place.slot, claim.place.log(claim.incarnation)
+        largest = self._largest.get(claim.term)
+        if largest is not None and most * largest <= max_bytes:
+            replies = await self._store.bulk.gather(
+                [(slot, ("XRANGE", log, first, last, "COUNT", count)) for first, last, count in runs]
+            )
+            return stored_entries(chain.from_iterable(replies))
+        # It may be too much. A script looks at the sizes, which takes the store twice the time.
         args: list[bytes | str | int] = [max_bytes]
-        for first, last, most in ranges:
-            args += (stream_id(max(first, 0)), "+" if last is None else stream_id(last), most)
-        place = claim.place
-        found = await self._store.bulk.script(
-            place.slot, scripts.READ_ENTRIES, [place.log(claim.incarnation)], args, repeatable=True
-        )
-        return stored_entries(found)
+        for run in runs:
+            args += run
+        return stored_entries(await self._store.bulk.script(slot, scripts.READ_ENTRIES, [log], args, repeatable=True))
 
     async def _write(
         self,
@@ -304,6 +336,7 @@ class SegmentLogs:
             case b"done":
                 return
             case b"missing":
+                self._largest.pop(claim.term, None)
                 bucket = claim.place.bucket
                 if await self._store.commands.call(claim.place.slot, "GET", keys.marker_key(bucket)) != (
                     self._store.identity.mark
@@ -317,6 +350,7 @@ class SegmentLogs:
             case b"skipped":
                 raise LogFenced(f"{name} does not end where its owner thought: it has to be claimed again.")
             case _:
+                self._largest.pop(claim.term, None)
                 raise LogFenced(f"This node does not own {name} any more: look it up again.")
 
 
@@ -325,18 +359,12 @@ def _told(place: LogPlace) -> list[bytes]:
     return [] if place.segment_id is None else [keys.record_key(place.path), keys.changes_key(place.bucket)]
 
 
-def _runs(indexes: Sequence[int]) -> list[tuple[int, int | None, int]]:
-    """As few ranges as cover exactly these indexes."""
-    runs: list[tuple[int, int | None, int]] = []
-    start = last = -1
-    for index in sorted(set(indexes))[:MAX_READ_ENTRIES]:
-        if index != last + 1 or start < 0:
-            if start >= 0:
-                runs.append((start, last, last - start + 1))
-            start = index
-        last = index
-    if start >= 0:
-        runs.append((start, last, last - start + 1))
+def _runs(indexes: Sequence[int]) -> list[_Run]:
+    """As few runs as cover exactly these ascending indexes."""
+    runs = []
+    for _, numbered in groupby(enumerate(indexes), key=lambda pair: pair[1] - pair[0]):
+        run = [index for _, index in numbered]
+        runs.append((stream_id(run[0]), stream_id(run[-1]), len(run)))
     return runs
 
 

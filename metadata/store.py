@@ -143,7 +143,7 @@ class TopicStore:
             [
                 keys.record_key(path),
                 keys.changes_key(bucket),
-                *(keys.segment_key(path, descriptor) for descriptor in (*created, *sealed)),
+                *(keys.segment_key(path, descriptor) for descriptor in (*created, *sealed, *removed)),
                 *([keys.leaders_key(bucket)] if sealed else ()),
                 *([keys.garbage_key(bucket)] if removed else ()),
             ],
@@ -168,7 +168,10 @@ class TopicStore:
     async def delete(
         self, topic: TopicName, expected: Version, segments: Sequence[str], subscriptions: Sequence[str] = ()
     ) -> None:
-        """Delete a topic with its subscriptions, which must be all there are; its segments go to the garbage list."""
+        """Delete a topic with its schemas and its subscriptions, which must be all there are.
+
+        Its segments go to the garbage list.
+        """
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
         outcome, _ = await self.write(
@@ -182,6 +185,7 @@ class TopicStore:
                 keys.garbage_key(bucket),
                 keys.subscriptions_key(path),
                 *(keys.members_key(path, name) for name in subscriptions),
+                keys.schemas_key(path, expected.incarnation),
             ],
             [
                 expected.incarnation,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from layout.layouts import Layout
+from layout.segments import Segment
 from protocol.framing import encode
 from protocol.wire import pulsar_api_pb2 as api
 from sessions.splice import tagged_length
@@ -11,8 +14,10 @@ _DAG_FIELD = 2
 _RESOLVED_NAME_FIELD = 5
 
 
-def encode_tail(layout: Layout, *, name: str, owner_url: str | None, controller_url: str | None) -> bytes:
-    """The DAG and the resolved name: all segments in record order, every active one served at `owner_url`.
+def encode_tail(
+    layout: Layout, *, name: str, owner_url: Callable[[Segment], str] | None, controller_url: str | None
+) -> bytes:
+    """The DAG and the resolved name: all segments in record order, and where each active one is served.
 
     Without URLs for a classic topic: nobody leads it, and clients look up its logs by their names.
     """
@@ -41,7 +46,7 @@ def encode_tail(layout: Layout, *, name: str, owner_url: str | None, controller_
             wire.legacy_topic_name = segment.legacy_topic_name
     if owner_url is not None:
         for segment in layout.active:
-            dag.segment_brokers.add(segment_id=segment.segment_id, broker_url=owner_url)
+            dag.segment_brokers.add(segment_id=segment.segment_id, broker_url=owner_url(segment))
     if controller_url is not None:
         dag.controller_broker_url = controller_url
     encoded, resolved = dag.SerializeToString(), name.encode()

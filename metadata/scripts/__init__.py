@@ -50,6 +50,8 @@ END_GROUP = _load("end_group")
 CREATE_SUBSCRIPTION = _load("create_subscription")
 DELETE_SUBSCRIPTION = _load("delete_subscription")
 COLLECT_GARBAGE = _load("collect_garbage")
+REGISTER_SCHEMA = _load("register_schema")
+DELETE_SCHEMAS = _load("delete_schemas")
 CREATE_CLASSIC = _load("create_classic")
 DELETE_CLASSIC = _load("delete_classic")
 CREATE_PARTITIONED = _load("create_partitioned")
@@ -62,7 +64,6 @@ FORGET_PRODUCERS = _load("forget_producers")
 SET_TOPIC_EPOCH = _load("set_topic_epoch")
 TRIM_SEGMENT = _load("trim_segment")
 RELEASE_SEGMENT = _load("release_segment")
-READ_SEGMENT = _load("read_segment")
 READ_ENTRIES = _load("read_entries")
 FIND_TIME = _load("find_time")
 ALL = (
@@ -83,6 +84,8 @@ ALL = (
     CREATE_SUBSCRIPTION,
     DELETE_SUBSCRIPTION,
     COLLECT_GARBAGE,
+    REGISTER_SCHEMA,
+    DELETE_SCHEMAS,
     CREATE_CLASSIC,
     DELETE_CLASSIC,
     CREATE_PARTITIONED,
@@ -95,7 +98,6 @@ ALL = (
     SET_TOPIC_EPOCH,
     TRIM_SEGMENT,
     RELEASE_SEGMENT,
-    READ_SEGMENT,
     READ_ENTRIES,
     FIND_TIME,
 )

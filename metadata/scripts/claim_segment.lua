@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
 -- Makes a node the owner of a segment's log, if the owner is still the one that it saw, and hands the log over to it.
--- KEYS: segment, cursors, producers, ledgers, garbage; of a segment of a scalable topic also record, changes
--- ARGV: incarnation, owner seen ('' for none), session, term, bucket, entry in the garbage list, segment id, path,
---   log length, op
+-- KEYS: segment, cursors, producers, ledgers; of a segment of a scalable topic also record, changes
+-- ARGV: incarnation, owner seen ('' for none), session, term, bucket, segment id, path, log length, op
 -- Returns {outcome, state, cursors, producers}, the last three as flat lists; outcome is done, missing or conflict.
-local held = redis.call('HMGET', KEYS[1], 'incarnation', 'owner', 'term', 'ledger')
-if held[1] ~= ARGV[1] or redis.call('HEXISTS', KEYS[5], ARGV[6]) == 1 then return {'missing', {}, {}, {}} end
+local held = redis.call('HMGET', KEYS[1], 'incarnation', 'owner', 'term', 'ledger', 'state')
+local record = KEYS[5] and redis.call('HMGET', KEYS[5], 'incarnation', 'owner:' .. ARGV[6]) or {ARGV[1], ARGV[3]}
+-- What is left of a topic that was deleted, or of a segment that was removed, waits for the garbage collector.
+if held[1] ~= ARGV[1] or record[1] ~= ARGV[1] or held[5] == 'REMOVED' then return {'missing', {}, {}, {}} end
 local token = ARGV[3] .. ':' .. ARGV[4]
 local cursors, producers = redis.call('HGETALL', KEYS[2]), redis.call('HGETALL', KEYS[3])
 if held[2] ~= token then
@@ -14,12 +15,7 @@ if held[2] ~= token then
     return {'conflict', {}, {}, {}}
   end
   local last = tonumber(redis.call('GET', KEYS[4]) or '0')
-  local told = false
-  if KEYS[6] then
-    local record = redis.call('HMGET', KEYS[6], 'incarnation', 'owner:' .. ARGV[7])
-    told = record[1] ~= ARGV[1] or record[2] == ARGV[3]
-    redis.call('XLEN', KEYS[7])
-  end
+  if KEYS[6] then redis.call('XLEN', KEYS[6]) end
 
   if not held[4] then
     -- The clock lets ledgers grow even where the store has lost its last second.
@@ -31,10 +27,10 @@ if held[2] ~= token then
   redis.call('HSET', KEYS[1], 'owner', token, 'term', ARGV[4])
   -- Each owner counts its calls by itself.
   redis.call('HDEL', KEYS[1], 'saved', 'forgot')
-  if KEYS[6] and not told then
-    redis.call('HSET', KEYS[6], 'owner:' .. ARGV[7], ARGV[3])
-    redis.call('XADD', KEYS[7], 'MAXLEN', '~', ARGV[9], '*',
-      'topic', ARGV[8], 'kind', 'owner', 'incarnation', ARGV[1], 'op', ARGV[10])
+  if record[2] ~= ARGV[3] then
+    redis.call('HSET', KEYS[5], 'owner:' .. ARGV[6], ARGV[3])
+    redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[8], '*',
+      'topic', ARGV[7], 'kind', 'owner', 'incarnation', ARGV[1], 'op', ARGV[9])
   end
 end
 return {'done', redis.call('HGETALL', KEYS[1]), cursors, producers}

@@ -25,7 +25,7 @@ for i = 8, #KEYS do redis.call('HLEN', KEYS[i]) end
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 redis.call('HSET', KEYS[1], 'value', ARGV[3], 'incarnation', incarnation, 'version', '0',
-  'ctime', now, 'mtime', now, 'op', op)
+  'ctime', now, 'mtime', now, 'op', op, 'epoch', ARGV[8])
 for i = 8, #KEYS do
   redis.call('DEL', KEYS[i])
   redis.call('HSET', KEYS[i], 'state', 'ACTIVE', 'incarnation', incarnation)

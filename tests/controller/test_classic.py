@@ -123,7 +123,8 @@ async def test_a_deleted_partitioned_topic_leaves_nothing_but_garbage(topology: 
         assert await classic.topics.get(TOPIC) is None
         assert await classic.topics.list_logs(NAMESPACE) == []
         assert await classic.topics.list_partitioned(NAMESPACE) == []
-        assert len(await garbage_of(store)) == 20
+        # Its partitions, and its schemas.
+        assert len(await garbage_of(store)) == 21
 
 
 async def test_a_name_belongs_to_one_kind_of_topic(topology: Topology) -> None:

@@ -16,7 +16,7 @@ from controller.garbage import GarbageCollector
 from controller.leader import Around, LeaderCounters, LeaderSettings
 from controller.leaders import Leaders
 from controller.retention import Retention
-from controller.segment_port import SegmentPort, UnwrittenSegments
+from controller.segment_port import SegmentPort
 from controller.transitions import TopicLimits, Transitions
 from gateway.binding import open_sockets
 from gateway.http.admission import AdmissionLimits
@@ -30,6 +30,8 @@ from metadata.node_sessions import NodeSession
 from metadata.peers import Peers
 from metadata.registrations import Registrations
 from metadata.store import TopicStore, open_store
+from segments.schemas import SchemaRegistry
+from tests.support.unwritten_segments import UnwrittenSegments
 from tests.support.waiting import eventually
 
 SCALABLE = "/admin/v2/scalable/public/default"
@@ -128,6 +130,7 @@ async def running_api(
             peers=peers,
             segments=segments,
             garbage=garbage,
+            schemas=SchemaRegistry(store),
             readiness=lambda: list(reasons),
             metrics=lambda: b"vela_up 1\n",
             admission=admission or AdmissionLimits(),

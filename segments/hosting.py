@@ -1,0 +1,279 @@
+"""Which logs this node has: claims them when a client comes, and gives them up when another node should have them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final, Protocol
+
+import trio
+
+from metadata import keys
+from metadata.errors import LogMissing, StoreError
+from metadata.log_places import LogPlace
+from metadata.log_states import LogState
+from protocol.names import PERSISTENT, SEGMENT, SegmentName, TopicName
+from segments import placement
+from segments.errors import NoLog, NotAllowed, NotHere
+from segments.open_log import Around, OpenLog
+from segments.ports import Nodes
+
+log = logging.getLogger(__name__)
+
+# Attempts to claim a log that others claim at the same time.
+_ATTEMPTS: Final = 5
+# Logs that are given up at once because they belong elsewhere: each move makes its clients connect anew.
+_MOVES: Final = 8
+# A node must have been there for so many rounds before logs move to it.
+_SETTLED_ROUNDS: Final = 2
+
+
+class ClassicLogs(Protocol):
+    """Topics that are not scalable."""
+
+    async def provide(self, topic: TopicName) -> None:
+        """See that the log of this name is there; a StoreError where it may not be."""
+
+
+def place_of(name: str) -> LogPlace:
+    """The log that a client names. Raises InvalidName."""
+    if name.startswith(f"{SEGMENT}://"):
+        segment = SegmentName.parse(name)
+        return LogPlace.of_segment(segment.parent, segment.descriptor)
+    topic = TopicName.parse(name)
+    if topic.domain != PERSISTENT:
+        raise NotAllowed(f"Messages of {topic} are in its segments: look the topic up with a client that knows them.")
+    return LogPlace.of_classic(topic)
+
+
+class Hosting:
+    """The open logs of a node. A listener of the change feed."""
+
+    def __init__(
+        self,
+        around: Around,
+        nodes: Nodes,
+        classic: ClassicLogs,
+        subscriptions: Callable[[TopicName], Awaitable[Collection[str]]],
+        *,
+        rebalance_interval: float,
+        session_held: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._around = around
+        self._nodes = nodes
+        self._classic = classic
+        self._subscriptions = subscriptions
+        self._interval = rebalance_interval
+        self._session_held = session_held
+        self._open: dict[str, OpenLog] = {}
+        self._opening: dict[str, trio.Event] = {}
+        self._by_path: dict[str, set[OpenLog]] = {}
+        self._looking: dict[OpenLog, bool] = {}  # whether it has to be looked at once more
+        self._checking: dict[str, bool] = {}  # topics whose subscriptions are looked at, and whether once more
+        self._known_rounds: dict[str, int] = {}
+        self._stopping = False
+
+    @property
+    def logs(self) -> list[OpenLog]:
+        return list(self._open.values())
+
+    def get(self, name: str) -> OpenLog | None:
+        return self._open.get(name)
+
+    async def url_of(self, name: str) -> str:
+        """Where a client should go for a log: to its owner, or else to the node that should own it."""
+        place = place_of(name)
+        if place.name in self._open:
+            return self._nodes.nodes[0].pulsar_url
+        state = await self._around.logs.state(place)
+        if state is not None and state.session and await self._nodes.is_alive(state.session):
+            for node in self._nodes.nodes:
+                if node.session == state.session and node.pulsar_url:
+                    return node.pulsar_url
+        return self._chosen_url(place.name)
+
+    async def open(self, name: str, *, by_force: bool = False) -> OpenLog:
+        """The log, owned by this node. Raises NotHere, NoLog, and StoreError.
+
+        `by_force`: taken from whichever node has it, whose clients come here then.
+        """
+        place = place_of(name)
+        while True:
+            found = self._open.get(place.name)
+            if found is not None:
+                return found
+            opening = self._opening.get(place.name)
+            if opening is None:
+                return await self._claim_alone(place, by_force)
+            await opening.wait()
+
+    async def _claim_alone(self, place: LogPlace, by_force: bool) -> OpenLog:
+        done = self._opening[place.name] = trio.Event()
+        try:
+            return await self._claim(place, by_force)
+        finally:
+            del self._opening[place.name]
+            done.set()
+
+    async def _claim(self, place: LogPlace, by_force: bool) -> OpenLog:
+        for _ in range(_ATTEMPTS):
+            if self._stopping or not self._session_held():
+                raise NotHere(f"This node cannot serve {place.name} now: look it up again.")
+            state = await self._state(place)
+            mine = self._nodes.nodes[0].session
+            if state.session != mine and not by_force:
+                if state.session and await self._nodes.is_alive(state.session):
+                    raise NotHere(f"{place.name} is served by another node: look it up again.")
+                if self._chosen(place.name) != mine:
+                    raise NotHere(f"{place.name} belongs to another node: look it up again.")
+            opened = await self._around.logs.claim(place, state, mine)
+            if opened is not None:
+                self._around.counters.opened += 1
+                owned = self._open[place.name] = OpenLog(opened, self._around, self._forget)
+                self._by_path.setdefault(place.path, set()).add(owned)
+                # What has happened between the claim and now was heard by nobody.
+                self._look_soon(owned)
+                return owned
+        raise NotHere(f"{place.name} is claimed by several nodes at once: look it up again.")
+
+    async def _state(self, place: LogPlace) -> LogState:
+        state = await self._around.logs.state(place)
+        if state is None and place.segment_id is None:
+            await self._classic.provide(TopicName.parse(place.name))
+            state = await self._around.logs.state(place)
+        if state is None:
+            raise NoLog(f"{place.name} does not exist: look its topic up again.")
+        return state
+
+    def _chosen(self, name: str) -> str | None:
+        return placement.choose(name, (node.session for node in self._nodes.nodes))
+
+    def _chosen_url(self, name: str) -> str:
+        chosen = self._chosen(name)
+        return next(
+            (node.pulsar_url for node in self._nodes.nodes if node.session == chosen and node.pulsar_url),
+            self._nodes.nodes[0].pulsar_url,
+        )
+
+    def _forget(self, owned: OpenLog) -> None:
+        if self._open.get(owned.name) is owned:
+            del self._open[owned.name]
+        siblings = self._by_path.get(owned.place.path)
+        if siblings is not None:
+            siblings.discard(owned)
+            if not siblings:
+                del self._by_path[owned.place.path]
+
+    # What the change feed calls.
+
+    def changed(self, bucket: int, path: str) -> None:
+        for owned in self._by_path.get(path, ()):
+            self._look_soon(owned)
+
+    def registered(self, bucket: int, path: str) -> None:
+        """A subscription may have been deleted."""
+        owned = self._by_path.get(path, ())
+        if any(log_.place.segment_id is not None and log_.subscriptions for log_ in owned):
+            self._check_soon(path)
+
+    def _check_soon(self, path: str) -> None:
+        if path in self._checking:
+            self._checking[path] = True
+        else:
+            self._checking[path] = False
+            self._around.nursery.start_soon(self._check_subscriptions, path)
+
+    async def _check_subscriptions(self, path: str) -> None:
+        """Forget those that the topic does not have any more. Whoever subscribes enters it there first."""
+        try:
+            while True:
+                self._checking[path] = False
+                known = {log_: set(log_.subscriptions) for log_ in self._by_path.get(path, ())}
+                try:
+                    there = set(await self._subscriptions(keys.topic_at(path)))
+                    for log_, names in known.items():
+                        for name in names - there if log_.place.segment_id is not None else ():
+                            await log_.remove(name)
+                except StoreError as error:
+                    log.info("subscriptions of %s cannot be looked at now: %s", path, error)
+                if not self._checking[path]:
+                    return
+        finally:
+            del self._checking[path]
+
+    def classic(self, bucket: int, path: str) -> None:
+        self.changed(bucket, path)
+
+    def orphaned(self, bucket: int, path: str) -> None:
+        """Nor are leaders."""
+
+    def gap(self, buckets: Collection[int]) -> None:
+        gone = set(buckets)
+        for path in list(self._by_path):
+            if keys.bucket_of(path) in gone:
+                self.registered(keys.bucket_of(path), path)
+        for owned in self._open.values():
+            if owned.place.bucket in gone:
+                self._look_soon(owned)
+
+    def _look_soon(self, owned: OpenLog) -> None:
+        if owned in self._looking:
+            self._looking[owned] = True
+        else:
+            self._looking[owned] = False
+            self._around.nursery.start_soon(self._look, owned)
+
+    async def _look(self, owned: OpenLog) -> None:
+        """See whether a log is still ours and open for writing."""
+        try:
+            while owned.is_open:
+                self._looking[owned] = False
+                try:
+                    state = await self._around.logs.state(owned.place)
+                except StoreError as error:
+                    log.debug("%s cannot be looked at now: %s", owned.name, error)
+                    return  # when the store is back there is a gap, and another look
+                if state is None or state.incarnation != owned.incarnation:
+                    owned.lose(LogMissing(f"{owned.name} was deleted: look the topic up again."))
+                elif state.session != owned.claim.session:
+                    owned.lose(LogMissing(f"{owned.name} is served by another node: look it up again."))
+                elif state.sealed:
+                    owned.note_sealed()
+                if not self._looking[owned]:
+                    return
+        finally:
+            del self._looking[owned]
+
+    # Moving.
+
+    async def run(self) -> None:
+        """Give up logs that belong to other nodes now, a few at a time."""
+        while True:
+            await trio.sleep(self._interval)
+            await self.rebalance()
+
+    async def rebalance(self) -> None:
+        others = {node.session for node in self._nodes.nodes[1:]}
+        self._known_rounds = {session: self._known_rounds.get(session, 0) + 1 for session in others}
+        moving = 0
+        for owned in self.logs:
+            chosen = self._chosen(owned.name)
+            if chosen is None or self._known_rounds.get(chosen, 0) < _SETTLED_ROUNDS:
+                continue
+            await self._let_go(owned)
+            moving += 1
+            if moving == _MOVES:
+                return
+
+    async def release_all(self) -> None:
+        """The node stops: whoever takes the logs over need not wait for its lease to end."""
+        self._stopping = True
+        async with trio.open_nursery() as nursery:
+            for owned in self.logs:
+                nursery.start_soon(self._let_go, owned)
+
+    async def _let_go(self, owned: OpenLog) -> None:
+        try:
+            await owned.let_go(self._chosen_url(owned.name) if not self._stopping else None)
+        except StoreError as error:
+            log.info("%s is not given up in order: %s", owned.name, error)
