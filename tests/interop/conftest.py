@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import pulsar
 import pytest
 
 from tests.e2e.vela_process import VelaServer
@@ -79,3 +80,16 @@ def name(tmp_path: Path) -> str:
 def topic(name: str) -> str:
     """The same name in full, as a scalable topic."""
     return f"topic://public/default/{name}"
+
+
+@pytest.fixture
+def classic(server: VelaServer) -> Iterator[Any]:
+    """A client of PyPI's `pulsar-client`."""
+    client = pulsar.Client(server.pulsar_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def classic_topic(name: str) -> str:
+    return f"persistent://public/default/{name}"

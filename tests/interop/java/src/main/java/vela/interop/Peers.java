@@ -59,7 +59,8 @@ final class Peers {
                 .subscriptionName(request.get("subscription").asText())
                 .subscriptionInitialPosition(position(request))
                 .acknowledgmentGroupTime(ACK_GROUP_TIME)
-                .negativeAckRedeliveryBackoff(BackoffPolicy.fixed(NACK_DELAY, NACK_DELAY));
+                // Not a fixed delay: the M1 release accepts one here and refuses it when it subscribes.
+                .negativeAckRedeliveryBackoff(BackoffPolicy.exponential(NACK_DELAY, NACK_DELAY.multipliedBy(2)));
         if (request.has("queueSize")) {
             builder.receiverQueueSize(request.get("queueSize").asInt());
         }
