@@ -58,10 +58,10 @@ def _build(maven: str, path: Path) -> None:
     done = subprocess.run(command, cwd=SOURCES, capture_output=True, text=True, timeout=BUILD_LIMIT)
     if done.returncode == 0:
         return
-    complaints = [line for line in done.stdout.splitlines() if line.startswith("[ERROR]")]
+    complaints = [line.removeprefix("[ERROR]").strip() for line in done.stdout.splitlines() if "[ERROR]" in line]
     if any("COMPILATION ERROR" in line for line in complaints):
         raise AssertionError("the driver does not compile:\n" + "\n".join(complaints))
-    raise JavaMissing(f"Maven could not fetch the clients: {complaints[0] if complaints else done.stderr}")
+    raise JavaMissing(f"Maven failed: {next(filter(None, complaints), done.stderr.strip())}")
 
 
 def _fingerprint(java: str) -> str:
