@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Pins build requirements too, so that tomorrow's install is today's.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-SOURCES := protocol layout metadata controller sessions gateway spark benchmarks tests
+SOURCES := protocol layout metadata controller sessions segments gateway spark benchmarks tests
 
 .PHONY: serve test check lint format proto docs bench soak pack spark clean
 

@@ -21,7 +21,8 @@ class Backlog:
     __slots__ = ("_frames", "_reply_keys", "_rest", "reply_cost", "size")
 
     def __init__(self) -> None:
-        # States stand under their watch (>= 0), replies under numbers below zero. An OrderedDict, because
+        # States stand under their watch (>= 0), replies under even numbers below zero, other frames under odd ones.
+        # An OrderedDict, because
         # assigning to a present key keeps its place, and taking the first of thousands is as cheap as of one.
         self._frames: OrderedDict[int, tuple[bytes, ...] | Source] = OrderedDict()
         self._rest: tuple[Part, ...] = ()
@@ -54,10 +55,16 @@ class Backlog:
             self.size += SOURCE_COST
 
     def add_reply(self, frame: bytes) -> None:
-        self._reply_keys -= 1
+        self._reply_keys -= 2
         self._frames[self._reply_keys] = (frame,)
         self.size += len(frame)
         self.reply_cost += len(frame) + REPLY_OVERHEAD
+
+    def add_frame(self, parts: tuple[bytes, ...]) -> None:
+        """Queue a frame that nothing replaces and that does not count as a reply."""
+        self._reply_keys -= 2
+        self._frames[self._reply_keys - 1] = parts
+        self.size += _length(parts)
 
     def drop(self, watch: int) -> None:
         """Forget the queued state of `watch`. A begun frame stays: half of it is at the peer."""
@@ -86,7 +93,7 @@ class Backlog:
             return not self._rest
         key, parts = self._frames.popitem(last=False)
         assert isinstance(parts, tuple), "`head` has asked every source before it"
-        if key < 0:
+        if key < 0 and key % 2 == 0:
             self.reply_cost -= _length(parts) + REPLY_OVERHEAD
         self._rest = _after(parts, sent)
         return not self._rest

@@ -3,6 +3,7 @@ over is sent by a task that lives only as long as there is something left."""
 
 import logging
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
@@ -39,7 +40,7 @@ class Outbox:
     The socket object is kept, never its number: after a close the number is soon another connection's.
     """
 
-    __slots__ = ("_backlog", "_counters", "_limits", "_nursery", "_progress", "_sock", "closed")
+    __slots__ = ("_backlog", "_counters", "_limits", "_nursery", "_progress", "_sock", "_waiting", "closed")
 
     def __init__(self, sock: socket.socket, nursery: trio.Nursery, limits: OutboxLimits, counters: Counters) -> None:
         self._sock = sock
@@ -48,6 +49,7 @@ class Outbox:
         self._counters = counters
         self._backlog: Backlog | None = None
         self._progress: trio.Event | None = None
+        self._waiting: dict[Callable[[], None], None] | None = None  # in their order, each once
         self.closed = False
 
     @property
@@ -165,6 +167,44 @@ class Outbox:
         backlog.add_reply(frame)
         self._note_growth(before)
 
+    def send(self, parts: tuple[bytes, ...]) -> None:
+        """Send a frame in parts that nothing replaces, in its place among the replies.
+
+        It does not count towards `congested`: whoever sends many looks at `queued_bytes`, and waits with `when_sent`.
+        """
+        if self.closed:
+            return
+        if (backlog := self._backlog) is None:
+            try:
+                sent = self._sock.sendmsg(parts)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self.close(CloseReason.RESET)
+                return
+            unsent = -sent
+            for part in parts:
+                unsent += len(part)
+            if not unsent:
+                return
+            backlog = self._start_backlog()
+            if sent:
+                backlog.begin(parts, sent)
+                self._note_growth(0)
+                return
+        before = backlog.size
+        backlog.add_frame(parts)
+        self._note_growth(before)
+
+    def when_sent(self, call: Callable[[], None]) -> None:
+        """Call once nothing is queued any more; never if the connection ends before."""
+        if self._backlog is None:
+            call()
+        elif self._waiting is None:
+            self._waiting = {call: None}
+        else:
+            self._waiting[call] = None
+
     def drop(self, watch: int) -> None:
         """Forget the queued state of a watch that was closed."""
         if (backlog := self._backlog) is not None:
@@ -190,6 +230,7 @@ class Outbox:
         self._counters.closes[reason] += 1
         self._counters.outbox_bytes -= self.queued_bytes
         self._backlog = None
+        self._waiting = None
         # Wakes the parked reader and writer. Left parked, they would hold the closed socket's number, and
         # the next connection that gets it could not wait.
         trio.lowlevel.notify_closing(self._sock)
@@ -230,6 +271,7 @@ class Outbox:
             if not self.closed:
                 self._backlog = None
                 self._note_progress()
+                self._call_waiting()
         except (trio.ClosedResourceError, OSError):
             self.close(CloseReason.RESET)
         except Exception:
@@ -264,6 +306,11 @@ class Outbox:
         if not self.congested:
             self._note_progress()
         return accepted
+
+    def _call_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        for call in waiting or ():
+            call()
 
     async def _wait_progress(self) -> None:
         if self._progress is None:

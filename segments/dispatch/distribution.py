@@ -1,0 +1,112 @@
+"""What the ways to distribute a log have in common: a read position, and how much to fetch at once."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic
+
+from segments.cursors import Cursor
+from segments.dispatch.receivers import Delivery, R, Seat
+from segments.entries import StoredEntry
+
+# As much as is asked for at once: enough to fill a socket, not so much that a large one holds up the others.
+SLICE_ENTRIES = 128
+SLICE_BYTES = 4 * 1024 * 1024
+# Until the first entries have shown how large they are.
+_FIRST_GUESS_BYTES = SLICE_BYTES / 32
+
+
+class Pace:
+    """How large entries were lately, in messages and bytes: permits count messages, the log has entries."""
+
+    __slots__ = ("_bytes", "_messages")
+
+    def __init__(self) -> None:
+        self._messages = 1.0
+        self._bytes: float = _FIRST_GUESS_BYTES
+
+    def learn(self, entries: Sequence[StoredEntry]) -> None:
+        count = len(entries)
+        if count:
+            self._messages = (self._messages + max(1.0, sum([entry.messages for entry in entries]) / count)) / 2
+            self._bytes = (self._bytes + max(1.0, sum([len(entry.body) for entry in entries]) / count)) / 2
+
+    def entries(self, messages: int) -> int:
+        """How many entries are worth fetching for receivers that can take so many messages."""
+        return max(1, min(SLICE_ENTRIES, int(SLICE_BYTES / self._bytes), round(messages / self._messages)))
+
+
+class Distribution(ABC, Generic[R]):
+    """Hands the entries of a log to seats.
+
+    Every entry below `read` is acknowledged, with one receiver, or due; every entry from there on has not been
+    handed out. So an offered entry either stands at the read position, or is due, or is no longer wanted.
+    """
+
+    def __init__(self, cursor: Cursor, read: int) -> None:
+        self.cursor = cursor
+        self.read = read
+        self.pace = Pace()
+
+    @property
+    @abstractmethod
+    def active(self) -> Seat[R] | None:
+        """The only one that is served, if there is such a one."""
+
+    @abstractmethod
+    def join(self, seat: Seat[R]) -> None: ...
+
+    @abstractmethod
+    def leave(self, seat: Seat[R]) -> None:
+        """What it holds becomes due."""
+
+    @abstractmethod
+    def wanted(self, end: int) -> list[int] | range | None: ...
+
+    @abstractmethod
+    def offer(self, entries: Sequence[StoredEntry]) -> list[Delivery[R]]: ...
+
+    @abstractmethod
+    def settle(self, seat: Seat[R] | None, index: int) -> None:
+        """The cursor has acknowledged an entry, by the word of `seat` if it is still there."""
+
+    @abstractmethod
+    def settle_partly(self, seat: Seat[R] | None, index: int) -> None:
+        """The cursor has acknowledged some messages of an entry."""
+
+    @abstractmethod
+    def settle_below(self) -> None:
+        """The cursor's mark has been moved."""
+
+    @abstractmethod
+    def take_back(self, seat: Seat[R], indexes: Sequence[int] | None) -> None:
+        """Make what a seat holds due again; all of it, or these."""
+
+    @abstractmethod
+    def unacked(self, seat: Seat[R]) -> int: ...
+
+    @abstractmethod
+    def restart(self) -> None:
+        """The cursor was moved: nothing is outstanding, and reading starts behind its mark."""
+
+    def ahead(self, end: int, count: int) -> list[int] | range:
+        """The next `count` entries from the read position on, without the acknowledged ones."""
+        cursor = self.cursor
+        start = index = cursor.next_unacked(self.read)
+        if start > cursor.top:
+            return range(start, max(start, min(end, start + count)))
+        indexes: list[int] = []
+        while index < end and len(indexes) < count:
+            indexes.append(index)
+            index = cursor.next_unacked(index + 1)
+        if indexes and indexes[-1] - start + 1 == len(indexes):
+            return range(start, indexes[-1] + 1)
+        return indexes
+
+    def part(self, entry: StoredEntry) -> tuple[int, tuple[int, ...]]:
+        """How many messages of an entry are left, and its ack_set. None left: the cursor has just learned it."""
+        index, cursor = entry.index, self.cursor
+        if not cursor.remaining(index):
+            return max(1, entry.messages), ()
+        # Bits beyond the batch may have been kept while its size was not known.
+        cursor.ack_batch(index, cursor.ack_set_of(index), entry.messages)
+        return cursor.remaining(index).bit_count(), cursor.ack_set_of(index)
