@@ -68,14 +68,19 @@ class GarbageCollector:
                 if (parts := _parts(entry, bucket)) is None:
                     log.error("the garbage list of bucket %d has an entry that is none of ours: %r", bucket, entry[:64])
                     continue
-                incarnation, segment = parts
-                commands.append((slot, scripts.COLLECT_GARBAGE.command([garbage, segment], [entry, incarnation])))
+                incarnation, segment, storage = parts
+                commands.append(
+                    (slot, scripts.COLLECT_GARBAGE.command([garbage, segment, *storage], [entry, incarnation]))
+                )
             replies = await self._store.bulk.gather(commands, refusals=True)
             self.collected += sum(reply for reply in replies if not isinstance(reply, StoreError))
 
 
-def _parts(entry: bytes, bucket: int) -> tuple[str, bytes] | None:
-    """The incarnation that an entry belongs to and the key of its segment; None for what nobody of ours wrote."""
+def _parts(entry: bytes, bucket: int) -> tuple[str, bytes, tuple[bytes, ...]] | None:
+    """The incarnation that an entry belongs to, the key of its segment, and those of what that stored.
+
+    None for what nobody of ours wrote. A classic topic has no descriptor; with it go its schemas.
+    """
     try:
         incarnation, _, place = entry.decode().partition("/")
     except UnicodeDecodeError:
@@ -83,4 +88,8 @@ def _parts(entry: bytes, bucket: int) -> tuple[str, bytes] | None:
     path, _, descriptor = place.rpartition("/")
     if path.count("/") != 2 or keys.bucket_of(path) != bucket:
         return None
-    return incarnation, keys.segment_key(path, descriptor)
+    if descriptor:
+        segment = keys.segment_key(path, descriptor)
+        return incarnation, segment, keys.storage_keys(segment, incarnation)
+    log_state = keys.classic_key(path)
+    return incarnation, log_state, (*keys.storage_keys(log_state, incarnation), keys.schemas_key(path, incarnation))

@@ -84,6 +84,9 @@ class Leaders:
     def orphaned(self, bucket: int, path: str) -> None:
         self.sweep()
 
+    def classic(self, bucket: int, path: str) -> None:
+        """Nobody leads a classic topic."""
+
     def gap(self, buckets: Collection[int]) -> None:
         affected = set(buckets)
         for path, leader in self._leading.items():

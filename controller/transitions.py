@@ -62,6 +62,23 @@ class TopicLimits:
     max_segments: int = 1024
     max_properties: int = 64
     max_property_size: int = 1024
+    max_partitions: int = 512  # of a classic topic, which has twice as many segments once it is migrated
+
+    def checked(self, properties: Mapping[str, str]) -> dict[str, str]:
+        if len(properties) > self.max_properties:
+            raise InvalidProperties(
+                f"A topic has at most {self.max_properties} properties, got {len(properties)}: leave some out."
+            )
+        for key, value in properties.items():
+            if not key:
+                raise InvalidProperties("A property needs a name: the empty one cannot be used.")
+            size = len(key.encode()) + len(value.encode())
+            if size > self.max_property_size:
+                raise InvalidProperties(
+                    f"Property {key[:64]!r} takes {size} bytes with its value, and the limit is"
+                    f" {self.max_property_size}: make it shorter."
+                )
+        return dict(properties)
 
 
 def check_retention(minutes: int) -> None:
@@ -74,6 +91,15 @@ def check_retention(minutes: int) -> None:
 
 def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+async def provide_namespace(store: TopicStore, topic: TopicName, *, auto_create: bool) -> None:
+    """See that the namespace of a topic is there before the topic is."""
+    namespace = topic.namespace_name
+    if auto_create:
+        await store.ensure_namespace(namespace)
+    elif await store.get_namespace(namespace) is None:
+        raise NamespaceMissing(f"Namespace does not exist: {namespace}. Create it first.")
 
 
 class Transitions:
@@ -97,11 +123,11 @@ class Transitions:
         """Make a topic of so many equal segments; its namespace too, unless auto-creation is off."""
         topic.check_creatable()
         self._check_segments(topic, segments)
-        chosen = self._checked(properties or {})
+        chosen = self._limits.checked(properties or {})
         now_ms = self._now_ms()
         layout = Layout.create(segments, now_ms)
         value = encode(TopicRecord(layout=layout, properties=chosen))
-        await self._provide_namespace(topic)
+        await provide_namespace(self._store, topic, auto_create=self._auto_create)
         version = await self._store.create(topic, value, _descriptors(layout))
         return StoredTopic(topic, value, version, ctime_ms=now_ms, mtime_ms=now_ms)
 
@@ -134,7 +160,7 @@ class Transitions:
         self, topic: TopicName, properties: Mapping[str, str], if_match: Version | None = None
     ) -> StoredTopic:
         """Replace all properties; the layout and its epoch stay."""
-        chosen = self._checked(properties)
+        chosen = self._limits.checked(properties)
         return await self._amend(topic, if_match, lambda record: record.with_properties(chosen))
 
     async def update_retention(
@@ -216,13 +242,6 @@ class Transitions:
                 continue
         raise VersionConflict(f"{topic} was changed by others {ATTEMPTS} times meanwhile: try again.")
 
-    async def _provide_namespace(self, topic: TopicName) -> None:
-        namespace = topic.namespace_name
-        if self._auto_create:
-            await self._store.ensure_namespace(namespace)
-        elif await self._store.get_namespace(namespace) is None:
-            raise NamespaceMissing(f"Namespace does not exist: {namespace}. Create it first.")
-
     def _check_segments(self, topic: TopicName, count: int) -> None:
         limit = self._limits.max_segments
         if count > limit:
@@ -230,23 +249,6 @@ class Transitions:
                 f"{topic} would have {count} segments, sealed ones included, and the limit is {limit}:"
                 " merge some and wait until those are pruned, or raise the server's max_segments."
             )
-
-    def _checked(self, properties: Mapping[str, str]) -> dict[str, str]:
-        limits = self._limits
-        if len(properties) > limits.max_properties:
-            raise InvalidProperties(
-                f"A topic has at most {limits.max_properties} properties, got {len(properties)}: leave some out."
-            )
-        for key, value in properties.items():
-            if not key:
-                raise InvalidProperties("A property needs a name: the empty one cannot be used.")
-            size = len(key.encode()) + len(value.encode())
-            if size > limits.max_property_size:
-                raise InvalidProperties(
-                    f"Property {key[:64]!r} takes {size} bytes with its value, and the limit is"
-                    f" {limits.max_property_size}: make it shorter."
-                )
-        return dict(properties)
 
 
 def _descriptors(layout: Layout) -> tuple[str, ...]:

@@ -115,6 +115,25 @@ class AdminClient:
         """Let a subscription go on after everything that is there now."""
         self._call("POST", f"{_subscription(topic, subscription)}/skip-all")
 
+    def get_schema(self, topic: TopicName, version: int | None) -> bytes:
+        """A version of the schema, or the last one, in JSON."""
+        return self._call("GET", _schemas(topic, "schema" if version is None else f"schema/{version}"))
+
+    def list_schemas(self, topic: TopicName) -> bytes:
+        """All versions of the schema, in JSON."""
+        return self._call("GET", _schemas(topic, "schemas"))
+
+    def upload_schema(self, topic: TopicName, payload: Mapping[str, object]) -> bytes:
+        """The version that the topic has it as, in JSON."""
+        return self._call("POST", _schemas(topic, "schema"), body=payload)
+
+    def check_schema(self, topic: TopicName, payload: Mapping[str, object]) -> bytes:
+        """Whether it would be taken, in JSON."""
+        return self._call("POST", _schemas(topic, "compatibility"), body=payload)
+
+    def delete_schema(self, topic: TopicName, *, force: bool = False) -> None:
+        self._call("DELETE", _schemas(topic, "schema"), params=_forced(force))
+
     def list_tenants(self) -> bytes:
         """Their names, in JSON."""
         return self._call("GET", "/admin/v2/tenants")
@@ -180,8 +199,15 @@ class AdminClient:
 
 
 def _topic(topic: TopicName) -> str:
-    parts = (topic.tenant, topic.namespace, topic.local)
-    return "/admin/v2/scalable/" + "/".join(_part(part) for part in parts)
+    return f"/admin/v2/scalable/{_parts(topic)}"
+
+
+def _schemas(topic: TopicName, what: str) -> str:
+    return f"/admin/v2/schemas/{_parts(topic)}/{what}"
+
+
+def _parts(topic: TopicName) -> str:
+    return "/".join(_part(part) for part in (topic.tenant, topic.namespace, topic.local))
 
 
 def _path(name: TopicName | NamespaceName) -> str:

@@ -146,6 +146,10 @@ class Connection:
                 self._paused = True
                 await self.outbox.wait_drained()
                 self._paused = False
+            elif self._dialogue.congested:
+                self._paused = True
+                await self._dialogue.wait_relaxed()
+                self._paused = False
             elif (delay := self._pace()) > 0:
                 # A rate is held by not reading: an error would make a client give up that only came in a hurry.
                 self._paused = True

@@ -31,6 +31,10 @@ class FeedSwitch:
         for listener in self._others:
             listener.orphaned(bucket, path)
 
+    def classic(self, bucket: int, path: str) -> None:
+        for listener in self._others:
+            listener.classic(bucket, path)
+
     def gap(self, buckets: Collection[int]) -> None:
         self._readback.gap(buckets)
         for listener in self._others:

@@ -21,9 +21,9 @@ from controller.garbage import GarbageCollector
 from controller.leader import Around, LeaderCounters, LeaderSettings
 from controller.leaders import Leaders
 from controller.retention import Retention
-from controller.segment_port import UnwrittenSegments
 from controller.transitions import TopicLimits, Transitions
 from gateway.binding import open_sockets
+from gateway.data_plane import DataParts, NoClassicLogs, build_data_plane, segment_url
 from gateway.feed_switch import FeedSwitch
 from gateway.http.admission import AdmissionLimits
 from gateway.http.app import build_app
@@ -48,6 +48,7 @@ from metadata.store import TopicStore, open_store
 from metadata.unwrap import unwrapped
 from protocol.backoff import Backoff
 from protocol.names import NamespaceName, TopicName
+from segments.schemas import SchemaRegistry
 from sessions.consumer_sessions import ConsumerSession
 from sessions.consumers import ConsumerHub
 from sessions.counters import Counters
@@ -84,6 +85,7 @@ class Node:
     leaders: Leaders
     consumers: ConsumerHub
     garbage: GarbageCollector
+    data: DataParts
     recorder: Recorder | None
     listener: Listener
     stop_http: trio.Event
@@ -178,7 +180,6 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             transitions = Transitions(store, limits, auto_create=settings.auto_create)
             registrations = Registrations(store, RegistrationLimits(settings.max_subscriptions, settings.max_consumers))
             leaderships = Leaderships(store)
-            segments = UnwrittenSegments()
             readback = ReadBack(
                 nursery=background,
                 read=lambda topics: store.read(feed.lane, topics),
@@ -190,6 +191,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 readback=readback,
                 create=lambda topic: _create_if_missing(transitions, topic),
                 owner_url=pulsar_url,
+                segment_url=lambda topic, segment, owner: segment_url(peers)(topic, segment, owner),
                 auto_create=settings.auto_create,
                 deletion_notice=settings.deletion_notice,
             )
@@ -213,6 +215,16 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 store, switch, probe_interval=settings.probe_interval, on_rollback=rolled_back, observer=recorder
             )
             peers = Peers(store, session, lease=settings.session_lease, on_death=lambda dead: leaders.nodes_died(dead))
+            data = build_data_plane(
+                settings,
+                store=store,
+                registrations=registrations,
+                peers=peers,
+                hub=lambda: hub,
+                lane=lambda: feed.lane,
+                classic=NoClassicLogs(),
+                nursery=background,
+            )
             leaders = Leaders(
                 store,
                 session,
@@ -220,7 +232,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     registrations=registrations,
                     leaderships=leaderships,
                     transitions=transitions,
-                    segments=segments,
+                    segments=data.port,
                     peers=peers,
                     lane=lambda: feed.lane,
                     followed_since=feed.followed_since,
@@ -247,7 +259,8 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             )
             switch.add(consumers)
             switch.add(leaders)
-            listener = _listener(settings, Hubs(hub, namespaces, consumers), pulsar_url, counters)
+            switch.add(data.hosting)
+            listener = _listener(settings, Hubs(hub, namespaces, consumers, data.plane), pulsar_url, counters)
             lanes = (*store.lanes, feed.lane)
             sources = Sources(
                 counters, hub, namespaces, readback, feed, lanes, session, leaders, consumers, garbage, recorder
@@ -260,8 +273,9 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     leaders=leaders,
                     leaderships=leaderships,
                     peers=peers,
-                    segments=segments,
+                    segments=data.port,
                     garbage=garbage,
+                    schemas=SchemaRegistry(store),
                     readiness=lambda: _doubts(feed),
                     metrics=lambda: page_of(sources),
                     admission=AdmissionLimits(settings.http_concurrency, settings.max_body),
@@ -274,6 +288,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             background.start_soon(_supervised, "the view of other nodes", peers.run)
             background.start_soon(_supervised, "the leaderships", leaders.run)
             background.start_soon(_supervised, "the registered consumers", consumers.run)
+            background.start_soon(_supervised, "the balance of segments", data.hosting.run)
             background.start_soon(_supervised, "the garbage collection", garbage.run)
             if recorder is not None:
                 if settings.record_values:
@@ -301,12 +316,15 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     leaders,
                     consumers,
                     garbage,
+                    data,
                     recorder,
                     listener,
                     stop_http,
                 )
                 if not stop_http.is_set():
                     serving.cancel_scope.cancel()
+            with trio.move_on_after(timeouts.patience):
+                await data.hosting.release_all()
             await leaders.resign()
             background.cancel_scope.cancel()
 

@@ -91,7 +91,7 @@ def _row(kind: Kind, default: str | None, panel: str, text: str, *, unset: str =
 
 
 ADDRESSES, STORAGE, CONNECTIONS, LIMITS, LOGGING = "Addresses", "Store", "Connections", "Limits", "Logging"
-CONTROLLER, RECORDING = "Controller", "Recording"
+CONTROLLER, RECORDING, DATA = "Controller", "Recording", "Messages"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,6 +250,24 @@ class Settings:
     )
     max_watches_per_connection: int = _row(
         kinds.number(1, 10_000_000), "10000", LIMITS, "Watches that one connection may hold."
+    )
+    ack_replicas: int = _row(
+        kinds.number(0, 16),
+        "0",
+        DATA,
+        "Replicas of the store that must have a message before its producer gets a receipt.",
+    )
+    tail_memory: int = _row(
+        kinds.size("1MB", "64GB"),
+        "128MB",
+        DATA,
+        "Memory for the last messages of all segments, from which consumers that keep up are served.",
+    )
+    rebalance_interval: float = _row(
+        kinds.duration("100ms", "1h"),
+        "30s",
+        DATA,
+        "How often a node gives a few segments to the nodes that they belong to.",
     )
     max_filters: int = _row(kinds.number(0, 10_000), "64", LIMITS, "Property filters of one namespace watch.")
     max_subscriptions: int = _row(kinds.number(1, 1_000_000), "1000", LIMITS, "Subscriptions of one topic.")

@@ -66,8 +66,17 @@ def is_resignation(entry: Reply) -> bool:
 
 
 def is_about_consumers(entry: Reply) -> bool:
-    """Whether only registrations changed: then the record is what it was."""
-    return _field(entry, b"kind") == b"consumers"
+    """Whether only registrations changed, or how far consumers have come: then the record is what it was."""
+    return _field(entry, b"kind") in (b"consumers", b"drained")
+
+
+def is_about_classic(entry: Reply) -> bool:
+    """Whether it is the classic topic of that name that changed, and not the record of a scalable one."""
+    return _field(entry, b"kind") == b"classic"
+
+
+def is_about_record(entry: Reply) -> bool:
+    return not is_about_consumers(entry) and not is_about_classic(entry)
 
 
 def topic_of(entry: Reply) -> str:

@@ -58,6 +58,26 @@ class TopicExists(StoreError):
     http_status = 409
 
 
+class NameTaken(TopicExists):
+    """By a topic of another kind: a name is that of a scalable, a partitioned or a single classic topic."""
+
+    server_error = api.NotAllowedError
+
+
+class TopicChanging(StoreError):
+    """A partitioned topic that is being deleted or migrated, or that has been migrated: it cannot change any more."""
+
+    http_status = 409
+    server_error = api.NotAllowedError
+
+
+class BadPartitions(StoreError):
+    """A number of partitions that a topic cannot have."""
+
+    http_status = 412
+    server_error = api.NotAllowedError
+
+
 class TopicMissing(StoreError):
     http_status = 404
     server_error = api.TopicNotFound
@@ -100,6 +120,13 @@ class RegistrationsFull(StoreError):
     server_error = api.TooManyRequests
 
 
+class SchemasFull(StoreError):
+    """A topic has as many versions of its schema, or as many bytes of them, as there may be."""
+
+    http_status = 412
+    server_error = api.NotAllowedError
+
+
 class NamespaceExists(StoreError):
     http_status = 409
 
@@ -117,3 +144,31 @@ class NamespaceClosing(StoreError):
     """It is being deleted with all of its topics, so none is created in it."""
 
     http_status = 409
+
+
+class LogMissing(StoreError):
+    """The segment is gone, with the topic or because nobody needs it any more."""
+
+    http_status = 404
+    server_error = api.TopicNotFound
+
+
+class LogSealed(StoreError):
+    """Nothing is appended to a sealed segment: its children take what comes."""
+
+    http_status = 409
+    server_error = api.TopicTerminatedError
+
+
+class LogFenced(StoreError):
+    """A call under a claim that has ended, or that knows less than the store: claim again."""
+
+    http_status = 503
+    server_error = api.ServiceNotReady
+
+
+class TooFewReplicas(StoreError):
+    """Entries are stored, but fewer replicas than wanted have confirmed them in time."""
+
+    http_status = 503
+    server_error = api.PersistenceError

@@ -22,7 +22,9 @@ from metadata.change_log import (
     READ_COUNT,
     Position,
     entries_after,
+    is_about_classic,
     is_about_consumers,
+    is_about_record,
     is_resignation,
     is_whole_log,
     log_read,
@@ -55,6 +57,9 @@ class FeedListener(Protocol):
 
     def orphaned(self, bucket: int, path: str) -> None:
         """The leader of this topic has resigned; `changed` is called, too."""
+
+    def classic(self, bucket: int, path: str) -> None:
+        """The classic topic at this path was created, sealed or deleted, or has another number of partitions."""
 
     def gap(self, buckets: Collection[int]) -> None:
         """Anything may have changed in these buckets; they can be read again now."""
@@ -354,7 +359,9 @@ class _Follower:
             self.feed.counters.changes += len(fresh)
             if self._arrivals is not None:
                 self._show(bucket, fresh, waited[index], to_the_end=len(entries) < READ_COUNT)
-            changed = dict.fromkeys(topic_of(entry) for entry in fresh if not is_about_consumers(entry))
+            for path in dict.fromkeys(topic_of(entry) for entry in fresh if is_about_classic(entry)):
+                self.feed._listener.classic(bucket, path)
+            changed = dict.fromkeys(topic_of(entry) for entry in fresh if is_about_record(entry))
             for path in changed:
                 self.feed._listener.changed(bucket, path)
             for path in dict.fromkeys(topic_of(entry) for entry in fresh if is_resignation(entry)):

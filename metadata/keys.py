@@ -63,6 +63,41 @@ def segment_key(path: str, descriptor: str) -> bytes:
     return f"/segments/{_TAGS[bucket_of(path)]}/{path}/{descriptor}".encode()
 
 
+def classic_key(path: str) -> bytes:
+    """Hash: the state of a topic that is a single log, or of one partition of a classic topic."""
+    return f"/classic/{_TAGS[bucket_of(path)]}/{path}".encode()
+
+
+def partitioned_key(path: str) -> bytes:
+    """Hash: how many partitions a classic topic has. They lie in buckets of their own, by their names."""
+    return f"/partitioned/{_TAGS[bucket_of(path)]}/{path}".encode()
+
+
+def log_key(owner: bytes, incarnation: str) -> bytes:
+    """Stream: the entries of a segment. With the incarnation, so that a re-created topic never meets old data."""
+    return owner + f"/{incarnation}/log".encode()
+
+
+def cursors_key(owner: bytes, incarnation: str) -> bytes:
+    """Hash: the name of each subscription to where it stands in that log."""
+    return owner + f"/{incarnation}/cursors".encode()
+
+
+def producers_key(owner: bytes, incarnation: str) -> bytes:
+    """Hash: the name of each producer to its last sequence number and the index that it was stored at."""
+    return owner + f"/{incarnation}/producers".encode()
+
+
+def storage_keys(owner: bytes, incarnation: str) -> tuple[bytes, ...]:
+    """All that a segment stored: what is deleted with it."""
+    return log_key(owner, incarnation), cursors_key(owner, incarnation), producers_key(owner, incarnation)
+
+
+def ledgers_key(bucket: int) -> bytes:
+    """What the last ledger of this bucket was made of."""
+    return f"/ledgers/{_TAGS[bucket]}".encode()
+
+
 def subscriptions_key(path: str) -> bytes:
     """Hash: the name of each subscription of a topic to its type and settings."""
     return record_key(path) + b"/subscriptions"
@@ -83,8 +118,23 @@ def garbage_key(bucket: int) -> bytes:
     return f"/garbage/{_TAGS[bucket]}".encode()
 
 
+def schemas_key(path: str, incarnation: str) -> bytes:
+    """Hash: the versions of a topic's schema. With the incarnation, so that a re-created topic starts without any."""
+    return f"/schemas/{_TAGS[bucket_of(path)]}/{path}/{incarnation}".encode()
+
+
 def index_key(bucket: int, namespace: NamespaceName) -> bytes:
     return f"/index/{_TAGS[bucket]}/{_encode(namespace.tenant)}/{_encode(namespace.namespace)}".encode()
+
+
+def classic_index_key(bucket: int, namespace: NamespaceName) -> bytes:
+    """Hash: the name of each classic log of a namespace, partitions among them, to its incarnation."""
+    return f"/classic-index/{_TAGS[bucket]}/{namespace_path(namespace)}".encode()
+
+
+def partitioned_index_key(bucket: int, namespace: NamespaceName) -> bytes:
+    """Hash: the name of each partitioned topic of a namespace to its incarnation."""
+    return f"/partitioned-index/{_TAGS[bucket]}/{namespace_path(namespace)}".encode()
 
 
 def closed_key(bucket: int, namespace: NamespaceName) -> bytes:

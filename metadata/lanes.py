@@ -120,6 +120,14 @@ class Lane:
         [reply] = await self._gather([(slot, script.command(keys, args))], once=not repeatable)
         return reply
 
+    async def script_and_link(
+        self, slot: int, script: Script, keys: Sequence[bytes], args: Sequence[bytes | str | int]
+    ) -> tuple[Reply, Link]:
+        """As `script`, with the connection that it ran on: what replicas have is asked there."""
+        links: list[Link] = []
+        [reply] = await self._gather([(slot, script.command(keys, args))], once=True, links=links)
+        return reply, links[-1]
+
     async def gather(self, requests: Sequence[Request], *, refusals: bool = False) -> list[Reply]:
         """All replies in order, each server's part in one pipeline.
 
@@ -154,7 +162,14 @@ class Lane:
                 nursery.start_soon(gather_part, indices)
         return replies
 
-    async def _gather(self, requests: Sequence[Request], *, once: bool = False, refusals: bool = False) -> list[Reply]:
+    async def _gather(
+        self,
+        requests: Sequence[Request],
+        *,
+        once: bool = False,
+        refusals: bool = False,
+        links: list[Link] | None = None,
+    ) -> list[Reply]:
         replies: list[Reply] = [None] * len(requests)
         todo: Sequence[int] = range(len(requests))
         give_up_at = trio.current_time() + self._timeouts.patience
@@ -163,6 +178,8 @@ class Lane:
         while True:
             attempt = _Attempt(self, requests, replies, refusals)
             await attempt.run(todo)
+            if links is not None:
+                links += attempt.links
             if attempt.failure is not None:
                 raise attempt.failure
             if attempt.interrupted and once:
@@ -252,6 +269,7 @@ class _Attempt:
         self.failure: StoreError | None = None
         self.interrupted = False
         self.rerouted = True
+        self.links: list[Link] = []  # that something was asked on
 
     async def run(self, todo: Sequence[int]) -> None:
         groups: dict[Endpoint, list[int]] = {}
@@ -273,6 +291,7 @@ class _Attempt:
         sent = False
         try:
             link = await self.lane.link(endpoint)
+            self.links.append(link)
             sent = True
             replies = await link.execute([self.requests[index][1] for index in indexes])
         except LinkLost as error:
@@ -322,6 +341,7 @@ class _Attempt:
         """The slot is on its way: this one key is already at the other server."""
         try:
             link = await self.lane.link(endpoint)
+            self.links.append(link)
             _, reply = await link.execute([("ASKING",), self.requests[index][1]])
         except LinkLost as error:
             self.interrupted = True

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Self
 
 import msgspec
@@ -66,6 +67,8 @@ class StoredTopic:
     mtime_ms: int
     leader_entry: bytes = b""  # as it is stored: what a take-over compares with
     activity: int = 0  # grows with every registration
+    # Of segments that somebody serves: the session of that node, which may have ended since.
+    owners: Mapping[int, str] = field(default_factory=dict, hash=False)
 
     @property
     def leader(self) -> Leader | None:

@@ -43,6 +43,7 @@ from metadata.subscriptions import (
     TopicState,
     assignment_of,
     consumer_of,
+    settings_of,
     subscription_of,
 )
 from protocol.names import TopicName
@@ -290,18 +291,20 @@ class Registrations:
 
     # What the admin API does.
 
-    async def create_subscription(self, topic: TopicName, name: str, kind: SubscriptionType, now_ms: int) -> None:
-        """Record a subscription; nothing happens where it exists with this type."""
+    async def create_subscription(
+        self, topic: TopicName, name: str, kind: SubscriptionType, now_ms: int, *, from_start: bool = False
+    ) -> Settings:
+        """Record a subscription, or find it where it exists with this type; its settings."""
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
-        outcome, found = await self._store.commands.script(
+        outcome, found, entry = await self._store.commands.script(
             keys.BUCKET_SLOTS[bucket],
             scripts.CREATE_SUBSCRIPTION,
             [keys.record_key(path), keys.subscriptions_key(path), keys.changes_key(bucket)],
             [
                 name,
                 kind,
-                msgspec.json.encode(Settings(now_ms)),
+                msgspec.json.encode(Settings(now_ms, from_start=from_start)),
                 path,
                 self._store.change_log_length,
                 operation_id(),
@@ -315,6 +318,7 @@ class Registrations:
             raise TopicMissing(f"Scalable topic not found: {topic}. Check its name, or create it.")
         if outcome == b"mismatch":
             raise _mismatch(name, found.decode())
+        return settings_of(entry)
 
     async def delete_subscription(
         self, topic: TopicName, name: str, *, force: bool = False, gone: Collection[str] = ()

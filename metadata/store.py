@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Final
 
@@ -21,6 +21,7 @@ from metadata.errors import (
     NamespaceExists,
     NamespaceMissing,
     NamespaceNotEmpty,
+    NameTaken,
     OutcomeUnknown,
     RecordDamaged,
     StoreError,
@@ -42,11 +43,16 @@ log = logging.getLogger(__name__)
 
 # One reply of a listing: small enough that nobody on the bulk lane waits long, large enough to pipeline well.
 _SLICE: Final = 256
-_FIELDS: Final = ("value", "incarnation", "version", "ctime", "mtime", "leader", "activity")
+# What begins the fields of a record that say who owns which segment.
+_OWNER: Final = b"owner:"
 # Entries of a change log that are looked through at a time.
 _PAGE: Final = 1_000
 # Lines of names that need no closer look: all at once they take a fraction of the time, which counts in long listings.
 _ORDINARY: Final = re.compile(rb"[-.\w]{1,512}(?:\n[-.\w]{1,512})*+", re.ASCII)
+
+
+# Where a bucket lists the topics of a namespace: scalable ones, unless another index is named.
+IndexKey = Callable[[int, NamespaceName], bytes]
 
 
 class _EpochJson(msgspec.Struct):
@@ -64,21 +70,22 @@ class TopicStore:
         self.timeouts = timeouts
         self.directory = Directory(url, connect_timeout=timeouts.connect)
         self.commands = Lane("commands", self.directory, timeouts, scripts=scripts.ALL)
-        self.bulk = Lane("bulk", self.directory, timeouts, scripts=(scripts.COLLECT_GARBAGE,))
+        self.bulk = Lane("bulk", self.directory, timeouts, scripts=scripts.OF_BULK)
+        self.appends = Lane("appends", self.directory, timeouts, scripts=(scripts.APPEND_ENTRIES,))
         self.leases = Lane("leases", self.directory, timeouts, scripts=scripts.ALL)
         self.identity = Identity(self.directory, self.commands, self.bulk)
         self.change_log_length = change_log_length
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        return self.commands, self.bulk, self.leases
+        return self.commands, self.bulk, self.appends, self.leases
 
     async def create(self, topic: TopicName, value: bytes, segments: Sequence[str]) -> Version:
         """Write a topic that must not exist, with the states of its first segments."""
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
         incarnation = operation_id()
-        outcome, version = await self._write(
+        outcome, version = await self.write(
             bucket,
             scripts.CREATE_TOPIC,
             [
@@ -87,20 +94,29 @@ class TopicStore:
                 keys.changes_key(bucket),
                 keys.marker_key(bucket),
                 keys.closed_key(bucket, topic.namespace_name),
+                keys.classic_key(path),
+                keys.partitioned_key(path),
                 *(keys.segment_key(path, descriptor) for descriptor in segments),
             ],
             [incarnation, value, topic.local, path, self.change_log_length, self.identity.mark, _epoch(value)],
             written=Version(incarnation, 0),
         )
-        if outcome == b"lost":
-            raise _lost()
         if outcome == b"exists":
             raise TopicExists(f"Scalable topic already exists: {topic}. Delete it first or choose another name.")
+        if outcome == b"classic":
+            raise NameTaken(f"{topic} is a classic topic already, under persistent://: migrate it, or delete it first.")
+        self.check_creation(topic, outcome)
+        return version
+
+    @staticmethod
+    def check_creation(topic: TopicName, outcome: bytes) -> None:
+        """Raise what forbids any creation in this place."""
+        if outcome == b"lost":
+            raise _lost()
         if outcome == b"closed":
             raise NamespaceClosing(
                 f"Namespace {topic.namespace_name} is being deleted: wait for the end, or delete it again with force."
             )
-        return version
 
     async def replace(
         self,
@@ -121,13 +137,13 @@ class TopicStore:
         """
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
-        outcome, version = await self._write(
+        outcome, version = await self.write(
             bucket,
             scripts.REPLACE_TOPIC,
             [
                 keys.record_key(path),
                 keys.changes_key(bucket),
-                *(keys.segment_key(path, descriptor) for descriptor in (*created, *sealed)),
+                *(keys.segment_key(path, descriptor) for descriptor in (*created, *sealed, *removed)),
                 *([keys.leaders_key(bucket)] if sealed else ()),
                 *([keys.garbage_key(bucket)] if removed else ()),
             ],
@@ -152,10 +168,13 @@ class TopicStore:
     async def delete(
         self, topic: TopicName, expected: Version, segments: Sequence[str], subscriptions: Sequence[str] = ()
     ) -> None:
-        """Delete a topic with its subscriptions, which must be all there are; its segments go to the garbage list."""
+        """Delete a topic with its schemas and its subscriptions, which must be all there are.
+
+        Its segments go to the garbage list.
+        """
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
-        outcome, _ = await self._write(
+        outcome, _ = await self.write(
             bucket,
             scripts.DELETE_TOPIC,
             [
@@ -166,6 +185,7 @@ class TopicStore:
                 keys.garbage_key(bucket),
                 keys.subscriptions_key(path),
                 *(keys.members_key(path, name) for name in subscriptions),
+                keys.schemas_key(path, expected.incarnation),
             ],
             [
                 expected.incarnation,
@@ -209,8 +229,7 @@ class TopicStore:
         homes = [keys.bucket_of(path) for path in paths]
         buckets = list(dict.fromkeys(homes))
         records = [
-            (slots[bucket], ("HMGET", keys.record_key(path), *_FIELDS))
-            for bucket, path in zip(homes, paths, strict=True)
+            (slots[bucket], ("HGETALL", keys.record_key(path))) for bucket, path in zip(homes, paths, strict=True)
         ]
         # Behind the records: a flush between the two is then noticed, too.
         marks = [(slots[bucket], ("GET", keys.marker_key(bucket))) for bucket in buckets]
@@ -222,10 +241,10 @@ class TopicStore:
             return found
         return [_lost() if it is None and home in foreign else it for it, home in zip(found, homes, strict=True)]
 
-    async def list_topics(self, namespace: NamespaceName) -> list[str]:
+    async def list_topics(self, namespace: NamespaceName, index: IndexKey = keys.index_key) -> list[str]:
         """The local names of a namespace's topics, sorted: one exact read of each bucket's index."""
         slots = keys.BUCKET_SLOTS
-        indexes = [(slots[b], ("HKEYS", keys.index_key(b, namespace))) for b in range(keys.BUCKETS)]
+        indexes = [(slots[b], ("HKEYS", index(b, namespace))) for b in range(keys.BUCKETS)]
         marks = [(slots[b], ("GET", keys.marker_key(b))) for b in range(keys.BUCKETS)]
         replies = await self.bulk.gather([*indexes, *marks])
         if any(mark != self.identity.mark for mark in replies[keys.BUCKETS :]):
@@ -235,11 +254,11 @@ class TopicStore:
         return sorted(name for entries in named for name in entries)
 
     async def list_buckets(
-        self, lane: Lane, buckets: Sequence[int], namespace: NamespaceName
+        self, lane: Lane, buckets: Sequence[int], namespace: NamespaceName, index: IndexKey = keys.index_key
     ) -> dict[int, dict[str, str]]:
         """The topics of a namespace with their incarnations, by bucket; without those that are not our store's now."""
         slots = keys.BUCKET_SLOTS
-        indexes = [(slots[bucket], ("HGETALL", keys.index_key(bucket, namespace))) for bucket in buckets]
+        indexes = [(slots[bucket], ("HGETALL", index(bucket, namespace))) for bucket in buckets]
         marks = [(slots[bucket], ("GET", keys.marker_key(bucket))) for bucket in buckets]
         replies = await lane.gather([*indexes, *marks], refusals=True)
         listed = zip(buckets, replies[: len(buckets)], replies[len(buckets) :], strict=True)
@@ -331,7 +350,8 @@ class TopicStore:
     async def delete_namespace(self, namespace: NamespaceName) -> None:
         if await self.get_namespace(namespace) is None:
             raise NamespaceMissing(f"Namespace does not exist: {namespace}. Check its name, or create it.")
-        if await self.list_topics(namespace):
+        indexes = (keys.index_key, keys.classic_index_key, keys.partitioned_index_key)
+        if any([await self.list_topics(namespace, index) for index in indexes]):
             raise NamespaceNotEmpty(f"Namespace {namespace} still has topics: delete them first, or use force.")
         await self.commands.call(keys.NAMESPACES_SLOT, "HDEL", keys.NAMESPACES, str(namespace))
 
@@ -340,7 +360,7 @@ class TopicStore:
         found = (NamespaceName.parse(name.decode()) for name in sorted(names))
         return [name for name in found if tenant is None or name.tenant == tenant]
 
-    async def _write(
+    async def write(
         self,
         bucket: int,
         script: scripts.Script,
@@ -425,19 +445,19 @@ def _entries(bucket: int, namespace: NamespaceName, found: Mapping[bytes, bytes]
 
 def _stored(topic: TopicName, reply: Reply) -> StoredTopic | RecordDamaged | None:
     try:
-        value, incarnation, version, ctime, mtime, leader, activity = reply
-        if incarnation is None:
+        if b"incarnation" not in reply:
             return None
         return StoredTopic(
             topic,
-            bytes(value),
-            Version(incarnation.decode(), int(version)),
-            int(ctime),
-            int(mtime),
-            leader or b"",
-            int(activity or 0),
+            bytes(reply[b"value"]),
+            Version(reply[b"incarnation"].decode(), int(reply[b"version"])),
+            int(reply[b"ctime"]),
+            int(reply[b"mtime"]),
+            reply.get(b"leader", b""),
+            int(reply.get(b"activity", 0)),
+            {int(key[len(_OWNER) :]): owner.decode() for key, owner in reply.items() if key.startswith(_OWNER)},
         )
-    except (TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         # Something that no script of ours wrote.
         return RecordDamaged(f"What is stored for {topic} is not the record of a topic: restore or remove it.")
 

@@ -35,6 +35,8 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is kept with a subscription beside its type."""
 
     created_at_ms: int = msgspec.field(default=0, name="createdAtMs")
+    created_at_epoch: int | None = msgspec.field(default=None, name="createdAtEpoch")  # of the layout; by the store
+    from_start: bool = msgspec.field(default=False, name="fromStart")  # segments it was never at begin unread
 
 
 class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -107,6 +109,15 @@ class Attached:
     incarnation: str
     leader: Leader | None
     assignment: Assignment | None
+
+
+def settings_of(entry: bytes) -> Settings:
+    """What an entry of the subscriptions says beside the type."""
+    try:
+        return msgspec.json.decode(entry.partition(b" ")[2], type=Settings)
+    except msgspec.DecodeError as error:
+        log.error("the settings of a subscription cannot be read: %s", error)
+        return Settings()
 
 
 def subscription_of(name: str, entry: bytes, fields: Mapping[bytes, bytes]) -> Subscription | None:

@@ -98,6 +98,11 @@ class TopicName:
         """The `topic://` name made of these parts."""
         return cls(TOPIC, tenant, namespace, local)
 
+    @classmethod
+    def classic(cls, tenant: str, namespace: str, local: str) -> TopicName:
+        """The `persistent://` name made of these parts."""
+        return cls(PERSISTENT, tenant, namespace, local)
+
     @property
     def namespace_name(self) -> NamespaceName:
         return NamespaceName(self.tenant, self.namespace)
@@ -107,6 +112,16 @@ class TopicName:
         """The index that a name like `orders-partition-3` ends in."""
         partitioned = _split_partition(self.local)
         return None if partitioned is None else partitioned[1]
+
+    @property
+    def base(self) -> TopicName:
+        """The topic that a partition belongs to; any other name is its own base."""
+        partitioned = _split_partition(self.local)
+        return self if partitioned is None else TopicName(self.domain, self.tenant, self.namespace, partitioned[0])
+
+    def partition_at(self, index: int) -> TopicName:
+        """The name of one partition of this topic."""
+        return TopicName(self.domain, self.tenant, self.namespace, f"{self.local}-partition-{index}")
 
     @property
     def canonical(self) -> TopicName:

@@ -101,6 +101,23 @@ def partitioned_metadata(request_id: int, partitions: int = 0) -> BaseCommand:
     return reply
 
 
+def got_schema(request_id: int, schema: api.Schema, version: bytes) -> BaseCommand:
+    """The schema that a client asked for. There is none: that is a refusal, TopicNotFound."""
+    reply = BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE)
+    reply.getSchemaResponse.request_id = request_id
+    reply.getSchemaResponse.schema.CopyFrom(schema)
+    reply.getSchemaResponse.schema_version = version
+    return reply
+
+
+def schema_registered(request_id: int, version: bytes) -> BaseCommand:
+    """The version under which a topic has the schema; empty for plain bytes, and written all the same."""
+    reply = BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
+    reply.getOrCreateSchemaResponse.request_id = request_id
+    reply.getOrCreateSchemaResponse.schema_version = version
+    return reply
+
+
 def subscribed(request_id: int, assignment: api.ScalableConsumerAssignment) -> BaseCommand:
     """A consumer is registered with the controller of its topic."""
     reply = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE)

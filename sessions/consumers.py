@@ -137,6 +137,9 @@ class ConsumerHub:
     def orphaned(self, bucket: int, path: str) -> None:
         """Whoever leads next is found in the record."""
 
+    def classic(self, bucket: int, path: str) -> None:
+        """Nobody registers at a classic topic."""
+
     def rolled_back(self, buckets: Collection[int]) -> None:
         """The store went back to an earlier state: what is missing there was not deleted. A gap follows."""
         self._doubt(set(buckets), registered_after=float("-inf"))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from layout.layouts import Layout
+from layout.segments import Segment
 from protocol.framing import encode
 from protocol.wire import pulsar_api_pb2 as api
 from sessions.splice import tagged_length
@@ -11,8 +14,8 @@ _DAG_FIELD = 2
 _RESOLVED_NAME_FIELD = 5
 
 
-def encode_tail(layout: Layout, *, name: str, owner_url: str, controller_url: str) -> bytes:
-    """The DAG and the resolved name: all segments in record order, every active one served at `owner_url`."""
+def encode_tail(layout: Layout, *, name: str, owner_url: Callable[[Segment], str], controller_url: str) -> bytes:
+    """The DAG and the resolved name: all segments in record order, and where each active one is served."""
     dag = api.ScalableTopicDAG(epoch=layout.epoch)
     for segment in layout.segments.values():
         wire = dag.segments.add(
@@ -37,7 +40,7 @@ def encode_tail(layout: Layout, *, name: str, owner_url: str, controller_url: st
         if segment.legacy_topic_name:
             wire.legacy_topic_name = segment.legacy_topic_name
     for segment in layout.active:
-        dag.segment_brokers.add(segment_id=segment.segment_id, broker_url=owner_url)
+        dag.segment_brokers.add(segment_id=segment.segment_id, broker_url=owner_url(segment))
     dag.controller_broker_url = controller_url
     encoded, resolved = dag.SerializeToString(), name.encode()
     return b"".join(

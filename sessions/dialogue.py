@@ -15,7 +15,15 @@ from typing import Any, Generic, Protocol, TypeVar
 from protocol import replies
 from protocol.errors import ProtocolError
 from protocol.framing import DEFAULT_MAX_MESSAGE_SIZE, Frame, UnknownCommand, encode
-from protocol.names import MAX_LOCAL_NAME_BYTES, NON_PERSISTENT, TOPIC, NamespaceName, TopicName
+from protocol.names import (
+    MAX_LOCAL_NAME_BYTES,
+    NON_PERSISTENT,
+    PERSISTENT,
+    SEGMENT,
+    TOPIC,
+    NamespaceName,
+    TopicName,
+)
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.counters import Counters
@@ -97,13 +105,36 @@ class ConsumerRegistry(Protocol[C]):
         """The connection is gone."""
 
 
+class DataConnection(Protocol):
+    """The producers and consumers of one connection."""
+
+    @property
+    def congested(self) -> bool:
+        """Whether so much of what it sent is not stored yet that its next commands should be left unread."""
+
+    async def wait_relaxed(self) -> None: ...
+
+    def receive(self, command: BaseCommand, body: bytes) -> None:
+        """Act on one of the DATA_COMMANDS; `body` is what follows it in its frame."""
+
+    def end(self) -> None:
+        """The connection is gone."""
+
+
+class DataPlane(Protocol):
+    """The logs as the dialogue sees them."""
+
+    def connect(self, peer: Outbox, address: str) -> DataConnection: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Hubs(Generic[W, N, C]):
-    """Where watches of each kind are kept, and consumers."""
+    """Where watches of each kind are kept, and consumers; and the logs, on a node that has them."""
 
     topics: Watches[W]
     namespaces: NamespaceWatching[N]
     consumers: ConsumerRegistry[C]
+    data: DataPlane | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +194,7 @@ class Dialogue(Generic[W, N, C]):
         "_address",
         "_consumers",
         "_counters",
+        "_data",
         "_hubs",
         "_namespaces",
         "_outbox",
@@ -185,6 +217,7 @@ class Dialogue(Generic[W, N, C]):
         self._topics: dict[int, W] | None = None
         self._namespaces: dict[int, N] | None = None
         self._consumers: dict[int, C] | None = None
+        self._data: DataConnection | None = None
         self.state = State.START
         self.peer_version = 0
         self.opens = 0  # watches asked for so far, whatever became of them
@@ -202,8 +235,20 @@ class Dialogue(Generic[W, N, C]):
         if following is None:
             kind, reason = _VIOLATIONS[event]
             raise Violation(kind, f"{BaseCommand.Type.Name(command.type)} {reason}.")
-        _HANDLERS.get(command.type, Dialogue._refuse_unsupported)(self, command)
+        if command.type in DATA_COMMANDS:
+            self._pass_on(command, frame.body)
+        else:
+            _HANDLERS.get(command.type, Dialogue._refuse_unsupported)(self, command)
         self.state = following
+
+    @property
+    def congested(self) -> bool:
+        """Whether the next commands should wait for what came before them."""
+        return self._data is not None and self._data.congested
+
+    async def wait_relaxed(self) -> None:
+        if self._data is not None:
+            await self._data.wait_relaxed()
 
     def end(self) -> None:
         """The connection is gone: so are its watches."""
@@ -211,7 +256,10 @@ class Dialogue(Generic[W, N, C]):
         topics, self._topics = self._topics, None
         namespaces, self._namespaces = self._namespaces, None
         consumers, self._consumers = self._consumers, None
+        data, self._data = self._data, None
         with ExitStack() as steps:
+            if data is not None:
+                steps.callback(data.end)
             if topics is not None:
                 steps.callback(self._hubs.topics.drop_all, topics)
             if namespaces is not None:
@@ -233,9 +281,12 @@ class Dialogue(Generic[W, N, C]):
     def _lookup(self, command: BaseCommand) -> None:
         request = command.lookupTopic
         try:
-            TopicName.parse(request.topic)
+            topic = TopicName.parse(request.topic)
         except ProtocolError as error:
             self._refuse(command, error)
+            return
+        if topic.domain in (SEGMENT, PERSISTENT) and self._hubs.data is not None:
+            self._pass_on(command, b"")
             return
         url = self._terms.advertised_url
         if url.startswith("pulsar+ssl:"):
@@ -333,6 +384,15 @@ class Dialogue(Generic[W, N, C]):
         registry = self._consumers if self._consumers is not None else {}
         self._hubs.consumers.unsubscribe(self._outbox, registry, request.request_id, request.consumer_id)
 
+    def _pass_on(self, command: BaseCommand, body: bytes) -> None:
+        """To the data plane, where there is one."""
+        if self._hubs.data is None:
+            self._refuse_unsupported(command)
+            return
+        if self._data is None:
+            self._data = self._hubs.data.connect(self._outbox, self._address)
+        self._data.receive(command, body)
+
     def _check_room(self, replacing: bool) -> None:
         held = len(self._topics or ()) + len(self._namespaces or ()) + len(self._consumers or ())
         if held >= self._terms.max_watches and not replacing:
@@ -366,6 +426,25 @@ _HANDLERS: Mapping[int, Callable[[Dialogue[Any, Any, Any], BaseCommand], None]] 
     BaseCommand.SCALABLE_TOPIC_SUBSCRIBE: Dialogue._subscribe_consumer,
     BaseCommand.SCALABLE_TOPIC_UNSUBSCRIBE: Dialogue._unsubscribe_consumer,
 }
+
+
+# What producers and consumers say.
+DATA_COMMANDS = frozenset(
+    {
+        BaseCommand.PRODUCER,
+        BaseCommand.SEND,
+        BaseCommand.CLOSE_PRODUCER,
+        BaseCommand.SUBSCRIBE,
+        BaseCommand.FLOW,
+        BaseCommand.ACK,
+        BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+        BaseCommand.CLOSE_CONSUMER,
+        BaseCommand.UNSUBSCRIBE,
+        BaseCommand.SEEK,
+        BaseCommand.GET_LAST_MESSAGE_ID,
+        BaseCommand.CONSUMER_STATS,
+    }
+)
 
 
 def _check_name(what: str, name: str) -> None:

@@ -17,7 +17,7 @@ from protocol.names import NamespaceName
 from protocol.wire import pulsar_api_pb2 as api
 from sessions.outbox import Outbox
 from sessions.readback import ReadBack
-from sessions.splice import frame_head, id_field
+from sessions.set_groups import SetGroup, SetWatch
 from sessions.topic_sets import TopicSet
 
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ log = logging.getLogger(__name__)
 
 Filters = frozenset[tuple[str, str]]
 
-_SENDS_PER_TURN: Final = 128
-# Frames that are kept until the next step, for further sessions with the same id.
-_KEPT_FRAMES: Final = 256
-_SHORT: Final = 4_096
 # Buckets in one listing: enough to share the cost of asking, few enough that a large namespace comes in pieces.
 _LISTED_AT_ONCE: Final = 16
 # The part of the window after which changes are read: a read of some hundred topics takes a few milliseconds.
@@ -38,26 +34,15 @@ _READ_BEFORE_TOLD: Final = 0.8
 _FIRST_PAUSE: Final = 0.05
 # Part of what a watcher waits after an outage, so well within the second that is promised for it.
 _LONGEST_PAUSE: Final = 0.25
-# Queued work of namespace watches stands beside that of DAG watches, whose ids are their own 64-bit numbers.
-_KEY_OFFSET: Final = 1 << 64
 
 
-class NamespaceWatch:
-    """One session of one connection. `step` is what it was told last; None while it was told nothing."""
+class NamespaceWatch(SetWatch):
+    __slots__ = ("registry",)
 
-    __slots__ = (
-        "admitted",
-        "closed",
-        "current_hash",
-        "field",
-        "group",
-        "key",
-        "outbox",
-        "queued",
-        "registry",
-        "step",
-        "watch_id",
-    )
+    # Beside DAG watches, whose ids are their own 64-bit numbers.
+    KEY_OFFSET = 1 << 64
+
+    group: Group
 
     def __init__(
         self,
@@ -67,22 +52,8 @@ class NamespaceWatch:
         current_hash: str | None,
         group: Group,
     ) -> None:
-        self.outbox = outbox
+        super().__init__(outbox, watch_id, current_hash, group)
         self.registry = registry
-        self.watch_id = watch_id
-        self.current_hash = current_hash
-        self.field = id_field(watch_id)
-        self.key = _KEY_OFFSET + watch_id
-        self.group = group
-        self.step: int | None = None
-        self.admitted = False
-        self.queued = False
-        self.closed = False
-
-    def catch_up(self) -> tuple[bytes, ...]:
-        """What this session lacks, asked for when the socket can take it."""
-        self.queued = False
-        return self.group.frames_for(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +68,19 @@ class Surroundings:
     frame_limit: int
 
 
-class Group:
+class Group(SetGroup):
+    COMMAND = api.BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE
+
     def __init__(self, namespace: NamespaceName, filters: Filters, around: Surroundings) -> None:
+        topics = TopicSet(f"topic://{namespace}/", around.frame_limit)
+        super().__init__(topics, nursery=around.nursery, window=around.window)
         self.namespace = namespace
         self.filters = filters
-        self.topics = TopicSet(f"topic://{namespace}/", around.frame_limit)
-        self.watches: dict[NamespaceWatch, None] = {}
-        self.closed = False
         self._around = around
-        self._waiting = 0  # watches that are not admitted yet
         self._unlisted = set(range(keys.BUCKETS))
         self._listing: dict[int, set[str]] = {}  # buckets being listed, with the topics to read again afterwards
         self._listed_at = [0] * keys.BUCKETS  # the read-back's moment when a listing was complete
         self._again: set[int] = set()  # buckets that had a gap while they were listed
-        self._flushed_at = float("-inf")
-        self._timer = False
-        self._fanning_out = False
-        self._told_somebody = False
-        self._frames: dict[tuple[int | None, bytes], tuple[bytes, ...]] = {}  # by the step they lead from and the id
-        self._ready: dict[tuple[int | None, bytes], bytes] = {}  # those of them that are one piece
         self.list_again(range(keys.BUCKETS))
 
     @property
@@ -130,26 +95,7 @@ class Group:
     def matches(self, properties: Mapping[str, str]) -> bool:
         return all(properties.get(key) == value for key, value in self.filters)
 
-    # Sessions.
-
-    def join(self, watch: NamespaceWatch) -> None:
-        self.watches[watch] = None
-        self._waiting += 1
-        self._admit_waiting()
-
-    def leave(self, watch: NamespaceWatch) -> None:
-        del self.watches[watch]
-        watch.closed = True
-        self._waiting -= not watch.admitted
-        if not self.watches:
-            self.closed = True
-
-    def _admit(self, watch: NamespaceWatch) -> None:
-        """Flush first: then the snapshot and the next diff fit together, for this session and for the others."""
-        if self.topics.changed:
-            self.flush()
-        watch.admitted = self._told_somebody = True
-        self._waiting -= 1
+    def _greet(self, watch: SetWatch) -> None:
         if watch.current_hash is not None and watch.current_hash == self.topics.hash():
             watch.step = self.topics.step
             self._around.listing.note_hash_match()
@@ -225,85 +171,3 @@ class Group:
         self._schedule()
         self._admit_waiting()
         return once_more
-
-    def _admit_waiting(self) -> None:
-        if self._waiting and self.complete:
-            # The newest are last, and usually there is one: looking from there finds it at once.
-            for watch in reversed(self.watches):
-                if not watch.admitted:
-                    self._admit(watch)
-                if not self._waiting:
-                    break
-
-    # Telling.
-
-    def _schedule(self) -> None:
-        if self.topics.changed and not self._timer:
-            self._timer = True
-            self._around.nursery.start_soon(self._flush_when_due)
-
-    async def _flush_when_due(self) -> None:
-        """The first change after quiet goes out at once, later ones when the window has passed."""
-        try:
-            await trio.lowlevel.checkpoint()
-            # Somebody who joined may have had it flushed meanwhile: then the window begins anew.
-            while trio.current_time() < (due := self._flushed_at + self._around.window):  # noqa: ASYNC110  # it moves
-                await trio.sleep_until(due)
-        finally:
-            self._timer = False
-        self.flush()
-
-    def flush(self) -> None:
-        if not self.topics.changed:
-            return
-        self.topics.flush(remember=self._told_somebody)
-        self._flushed_at = trio.current_time()
-        self._frames.clear()
-        self._ready.clear()
-        if not self._fanning_out:
-            self._fanning_out = True
-            self._around.nursery.start_soon(self._fan_out)
-
-    async def _fan_out(self) -> None:
-        """Bring every session to the current step; a step made meanwhile is told by the same task."""
-        topics = self.topics
-        try:
-            step = -1
-            while step != topics.step:
-                step = topics.step
-                for count, watch in enumerate(list(self.watches), start=1):
-                    if watch.step != topics.step and watch.admitted and not watch.closed and not watch.queued:
-                        # What most sessions need is ready made; the rest is put together when it can be sent.
-                        frame = self._ready.get((watch.step, watch.field))
-                        if frame is not None and watch.outbox.offer(frame):
-                            watch.step = topics.step
-                        else:
-                            watch.queued = watch.outbox.send_from(watch.key, watch.catch_up)
-                    if count % _SENDS_PER_TURN == 0:
-                        await trio.lowlevel.checkpoint()
-                await trio.lowlevel.checkpoint()
-        finally:
-            self._fanning_out = False
-
-    def frames_for(self, watch: NamespaceWatch) -> tuple[bytes, ...]:
-        """The frames that bring a session up to date, which it then counts as being."""
-        if watch.closed:
-            return ()
-        key = (watch.step, watch.field)
-        frames = self._frames.get(key)
-        if frames is None:
-            frames = self._compose(*key)
-            if len(self._frames) < _KEPT_FRAMES:
-                self._frames[key] = frames
-                if len(frames) == 1:
-                    self._ready[key] = frames[0]
-        watch.step = self.topics.step
-        return frames
-
-    def _compose(self, step: int | None, field: bytes) -> tuple[bytes, ...]:
-        tails = self.topics.snapshot() if step is None else self.topics.since(step)
-        parts: list[bytes] = []
-        for tail in tails:
-            parts += (frame_head(api.BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE, len(field), tail) + field, tail)
-        # One buffer is cheaper to send than two, and many sessions have the same id; a long tail is not worth copying.
-        return (b"".join(parts),) if sum(map(len, tails)) <= _SHORT else tuple(parts)

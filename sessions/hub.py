@@ -15,6 +15,7 @@ import trio
 
 from layout import records
 from layout.errors import LayoutError
+from layout.segments import Segment
 from metadata import keys
 from metadata.errors import RecordDamaged, StoreDenied, StoreError, StoreFull, StoreLost, StoreUnavailable
 from metadata.records import StoredTopic, Version
@@ -35,6 +36,9 @@ _SENDS_PER_TURN: Final = 128
 # An error is a verdict, and these are none: the lookup waits instead.
 _TEMPORARY: Final = (StoreUnavailable, StoreLost, StoreFull, StoreDenied)
 _FIRST_PAUSE: Final = 0.05
+# Less than the half second within which a client learns of a new layout at the latest.
+_LONGEST_REFRESH: Final = 0.4
+_FAN_OUT_PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 2.0
 
 Creator = Callable[[TopicName], Awaitable[None]]
@@ -59,14 +63,19 @@ class Hub:
         readback: ReadBack,
         create: Creator,
         owner_url: str,
+        segment_url: Callable[[TopicName, Segment, str], str] | None = None,
         auto_create: bool,
         deletion_notice: float,
     ) -> None:
+        """`owner_url` is this node's; `segment_url` tells where a segment is served whose owner has this session, or
+        should be if it has none."""
         self.counters = HubCounters()
         self._nursery = nursery
         self._readback = readback
         self._create = create
         self._owner_url = owner_url
+        self._segment_url = segment_url or (lambda topic, segment, session: owner_url)
+        self._refreshing: dict[str, list[tuple[int, trio.Event]]] = {}
         self._auto_create = auto_create
         self._deletion_notice = deletion_notice
         self._points: list[dict[str, Point]] = [{} for _ in range(keys.BUCKETS)]
@@ -135,6 +144,36 @@ class Hub:
         except Exception:
             log.exception("the record of %s could not be served", point.topic)
             self._unreadable(point)
+        if path in self._refreshing:
+            self._refreshed(bucket, path)
+
+    async def refreshed(self, topic: TopicName) -> None:
+        """Read a topic, and return when all who watch it here were sent what it is; or after a moment, if that takes
+        longer than anybody should wait for it."""
+        path = keys.path_of(topic)
+        bucket = keys.bucket_of(path)
+        if path not in self._points[bucket]:
+            return
+        done = trio.Event()
+        self._refreshing.setdefault(path, []).append((self._readback.moment(), done))
+        self._readback.mark(bucket, path)
+        with trio.move_on_after(_LONGEST_REFRESH):
+            await done.wait()
+            # Many are told by a task of its own, a part at a time.
+            while (point := self._points[bucket].get(path)) and point.fan_out is not FanOut.NONE:  # noqa: ASYNC110
+                await trio.sleep(_FAN_OUT_PAUSE)  # rare and short; an event for it would be in every point
+
+    def _refreshed(self, bucket: int, path: str) -> None:
+        """A read is complete: those who asked before it began have waited for it."""
+        began = self._readback.began(bucket)
+        left = []
+        for asked, done in self._refreshing.pop(path):
+            if asked < began:
+                done.set()
+            else:
+                left.append((asked, done))
+        if left:
+            self._refreshing[path] = left
 
     async def run(self) -> None:
         """Tell watchers of topics that stayed away for the whole deletion notice."""
@@ -168,9 +207,12 @@ class Hub:
         try:
             if isinstance(stored, RecordDamaged):
                 raise stored
-            known = point.tail is not None and point.leader_entry == stored.leader_entry
+            known = (
+                point.tail is not None and point.leader_entry == stored.leader_entry and point.owners == stored.owners
+            )
             if not known or stored.version != Version(point.incarnation, point.number):
                 point.leader_entry = stored.leader_entry
+                point.owners = stored.owners
                 point.tail = self._encoded(point, stored)
                 self._note_version(point, stored.version)
         except (LayoutError, RecordDamaged) as error:
@@ -184,7 +226,13 @@ class Hub:
         leader = stored.leader
         # Where nobody leads, whoever is asked first does: so this node says that it is the one.
         url = self._owner_url if leader is None else leader.pulsar_url
-        tail = encode_tail(layout, name=str(point.topic), owner_url=self._owner_url, controller_url=url)
+        topic, owners, segment_url = point.topic, stored.owners, self._segment_url
+        tail = encode_tail(
+            layout,
+            name=str(topic),
+            owner_url=lambda segment: segment_url(topic, segment, owners.get(segment.segment_id, "")),
+            controller_url=url,
+        )
         return point.tail if tail == point.tail else tail
 
     def _unreadable(self, point: Point) -> None:

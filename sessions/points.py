@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, auto
 
 from metadata import keys
 from protocol.names import TopicName
 from sessions.outbox import Outbox
 from sessions.splice import id_field
+
+_NOBODY: Mapping[int, str] = {}
 
 
 class FanOut(Enum):
@@ -41,7 +44,7 @@ class Watch:
 
 
 class Point:
-    """What all watches of one topic share. The owners of its segments will join the record here.
+    """What all watches of one topic share.
 
     There is one for every watched topic, most of them with a single watch: hence the linked list instead of a dict, and
     a path from which the name is made when it is wanted.
@@ -55,6 +58,7 @@ class Point:
         "leader_entry",
         "missing_since",
         "number",
+        "owners",
         "path",
         "tail",
         "watched",
@@ -68,6 +72,7 @@ class Point:
         self.incarnation = ""  # of that read
         self.number = 0
         self.leader_entry = b""
+        self.owners: Mapping[int, str] = _NOBODY  # the nodes of its segments
         self.fan_out = FanOut.NONE
         self.creating = False
         self.missing_since: float | None = None

@@ -83,6 +83,27 @@ class Retention(msgspec.Struct, frozen=True):
     retention_time_in_minutes: int = msgspec.field(name="retentionTimeInMinutes")
 
 
+class TopicSchema(msgspec.Struct, frozen=True):
+    version: int
+    type: str
+    timestamp: int = 0
+    data: str = ""
+    properties: dict[str, str] = {}
+
+
+class TopicSchemas(msgspec.Struct, frozen=True, rename="camel"):
+    get_schema_responses: tuple[TopicSchema, ...]
+
+
+class SchemaVersion(msgspec.Struct, frozen=True):
+    version: int
+
+
+class SchemaFit(msgspec.Struct, frozen=True, rename="camel"):
+    compatibility: bool
+    schema_compatibility_strategy: str
+
+
 class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
     session: str
     pulsar_url: str

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import config, doctor, namespaces, nodes, subscriptions, topics, trace, watch
+from gateway.cli import config, doctor, namespaces, nodes, schemas, subscriptions, topics, trace, watch
 from gateway.cli.failures import alone, sentence
 from gateway.cli.options import with_settings
 from gateway.settings import Settings
@@ -60,6 +60,7 @@ app.command(rich_help_panel=_RUNNING)(doctor.doctor)
 app.add_typer(config.app, name="config", rich_help_panel=_RUNNING)
 app.add_typer(topics.app, name="topics", rich_help_panel=_USING)
 app.add_typer(subscriptions.app, name="subscriptions", rich_help_panel=_USING)
+app.add_typer(schemas.app, name="schemas", rich_help_panel=_USING)
 app.add_typer(namespaces.app, name="namespaces", rich_help_panel=_USING)
 app.command(rich_help_panel=_USING)(nodes.nodes)
 app.add_typer(watch.app, name="watch", rich_help_panel=_USING)

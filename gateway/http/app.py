@@ -28,10 +28,12 @@ from gateway.http.ports import AdminPorts
 from gateway.http.raw_path import DecodedParameters, RawPathRouting
 from gateway.http.refusals import RequestError, retry_headers
 from gateway.http.retention import NamespaceRetentionRoutes, TopicRetentionRoutes
+from gateway.http.schema_policies import SchemaPolicyRoutes
 from gateway.http.schemas import Reason
 from gateway.http.segments import SegmentRoutes
 from gateway.http.stats import StatsRoutes
 from gateway.http.subscriptions import SubscriptionRoutes
+from gateway.http.topic_schemas import SchemaRoutes
 from gateway.http.topics import TopicRoutes
 from layout.errors import LayoutError
 from metadata.errors import StoreError
@@ -48,6 +50,8 @@ ROUTES = (
     SegmentRoutes,
     NamespaceRoutes,
     NamespaceRetentionRoutes,
+    SchemaPolicyRoutes,
+    SchemaRoutes,
     NodeRoutes,
     HealthRoutes,
 )

@@ -13,6 +13,7 @@ from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, Parameter, RequestBody, Schema
 
 from gateway.http.schemas import Reason
+from segments.schema_policies import AutoUpdate, Strategy
 
 ETAG = ResponseHeader(name="ETag", description="The version of the record.", documentation_only=True)
 INTEGER = Schema(type=OpenAPIType.INTEGER, minimum=1)
@@ -30,6 +31,14 @@ RETENTION = Schema(
     },
     required=["retentionTimeInMinutes"],
 )
+SCHEMA_PAYLOAD = Schema(
+    type=OpenAPIType.OBJECT,
+    properties={"type": STRING, "schema": STRING, "properties": STRING_MAP},
+    required=["type"],
+)
+STRATEGY = Schema(type=OpenAPIType.STRING, enum=[strategy.value for strategy in Strategy])
+AUTO_UPDATE = Schema(type=OpenAPIType.STRING, enum=[older.value for older in AutoUpdate])
+YES_OR_NO = Schema(type=OpenAPIType.BOOLEAN)
 
 TIMESTAMP = Parameter(
     name="timestamp",
@@ -52,6 +61,7 @@ _REFUSALS = {
     404: "It does not exist.",
     409: "It exists already or as something else, is not empty or still in use, or was changed meanwhile.",
     412: "A name, a parameter, a limit or a precondition stands in the way.",
+    422: "What was sent as a schema is none.",
     503: "The store is out of reach, the lead of the topic is changing, or the node is overloaded.",
     507: "The store is full.",
 }

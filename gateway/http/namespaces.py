@@ -14,6 +14,7 @@ from gateway.http.parameters import AnyRequest, json_object, switch
 from gateway.http.path_names import NAMESPACE, OF_NAMESPACE, NamespaceInPath
 from gateway.http.ports import AdminPorts, Ports
 from gateway.http.retention import check_policies
+from gateway.http.schema_policies import check_schema_policies
 from gateway.http.schemas import TenantInfo
 from metadata.errors import NamespaceMissing, StoreError, TopicMissing
 from protocol.names import NamespaceName, TopicName
@@ -61,6 +62,7 @@ class NamespaceRoutes(Controller):
         """The body is kept as its policies."""
         policies = await json_object(request, _policies_body)
         check_policies(policies)
+        check_schema_policies(policies)
         await ports.store.create_namespace(name, msgspec.json.encode(policies))
 
     @delete(

@@ -104,6 +104,11 @@ async def json_struct(request: AnyRequest, decoder: msgspec.json.Decoder[Struct]
     return _decoded(body, decoder, "object")
 
 
+async def json_value(request: AnyRequest, decoder: msgspec.json.Decoder[Value], what: str) -> Value:
+    """A body that is no object."""
+    return _decoded(await request.body(), decoder, what)
+
+
 def _decoded(body: bytes, decoder: msgspec.json.Decoder[Value], what: str) -> Value:
     try:
         return decoder.decode(body)

@@ -12,8 +12,8 @@ from litestar.params import FromPath, SkipValidation
 
 from gateway.http.parameters import checked_subscription
 from gateway.http.refusals import InvalidParameter
+from protocol.names import PERSISTENT, NamespaceName, SegmentName, TopicName
 from protocol.names import SEGMENT as SEGMENT_SCHEME
-from protocol.names import NamespaceName, SegmentName, TopicName
 
 NAMESPACE: Final = "/{tenant:str}/{namespace:str}"
 TOPIC: Final = f"{NAMESPACE}/{{topic:str}}"
@@ -33,6 +33,14 @@ def _topic(tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
     return TopicName.scalable(tenant, namespace, topic)
 
 
+def _whole_topic(tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]) -> TopicName:
+    """For what the partitions of a classic topic share: their names lead to it."""
+    name = TopicName.scalable(tenant, namespace, topic)
+    if name.partition is None or "/" in name.local:
+        return name
+    return TopicName(PERSISTENT, tenant, namespace, topic).canonical
+
+
 def _segment(
     tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str], descriptor: FromPath[str]
 ) -> SegmentName:
@@ -49,5 +57,6 @@ def _subscription(subscription: FromPath[str]) -> str:
 
 OF_NAMESPACE: Final = {"name": Provide(_namespace, sync_to_thread=False)}
 OF_TOPIC: Final = {"name": Provide(_topic, sync_to_thread=False)}
+OF_WHOLE_TOPIC: Final = {"name": Provide(_whole_topic, sync_to_thread=False)}
 OF_SEGMENT: Final = {"name": Provide(_segment, sync_to_thread=False)}
 OF_SUBSCRIPTION: Final = {"subscription_name": Provide(_subscription, sync_to_thread=False)}

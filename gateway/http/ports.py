@@ -18,6 +18,7 @@ from metadata.leadership import Leaderships
 from metadata.peers import Peers
 from metadata.registrations import Registrations
 from metadata.store import TopicStore
+from segments.schemas import SchemaRegistry
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class AdminPorts:
     peers: Peers
     segments: SegmentPort
     garbage: GarbageCollector
+    schemas: SchemaRegistry
     readiness: Callable[[], list[str]]
     metrics: Callable[[], bytes]
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)

@@ -8,16 +8,15 @@ import msgspec
 from litestar import Controller, Response, delete, get, post, put
 
 from controller.retention import NamespacePolicies, RetentionPolicy
-from controller.transitions import ATTEMPTS, InvalidRetention, check_retention
+from controller.transitions import InvalidRetention, check_retention
 from gateway.http.documentation import ETAG, IF_MATCH, RETENTION, answer, described, refusals
+from gateway.http.namespace_policies import damaged, stored_policies, write_policy
 from gateway.http.parameters import AnyRequest, expected_version, json_struct
 from gateway.http.path_names import NAMESPACE, OF_NAMESPACE, OF_TOPIC, TOPIC, NamespaceInPath, TopicInPath
-from gateway.http.ports import AdminPorts, Ports
+from gateway.http.ports import Ports
 from gateway.http.refusals import BadRequest
 from gateway.http.topics import done, stored_topic
 from layout import records
-from metadata.errors import NamespaceMissing, RecordDamaged, VersionConflict
-from protocol.names import NamespaceName
 
 FIELD: Final = "retention_policies"
 UNLIMITED: Final = -1
@@ -25,7 +24,6 @@ _MAX_LONG: Final = 2**63 - 1
 
 _retention_body = msgspec.json.Decoder(RetentionPolicy)
 _policies = msgspec.json.Decoder(NamespacePolicies)
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class NamespaceRetentionRoutes(Controller):
@@ -40,9 +38,9 @@ class NamespaceRetentionRoutes(Controller):
     )
     async def read_retention(self, ports: Ports, name: NamespaceInPath) -> Response[RetentionPolicy | None]:
         try:
-            return _shown(_policies.decode(await _stored_policies(ports, name)).retention_policies)
+            return _shown(_policies.decode(await stored_policies(ports, name)).retention_policies)
         except msgspec.DecodeError as error:
-            raise _damaged(name, error) from error
+            raise damaged(name, error) from error
 
     @post(
         status_code=204,
@@ -54,7 +52,7 @@ class NamespaceRetentionRoutes(Controller):
         """-1 minutes: for ever. The size is kept and not acted on: segments are pruned whole, by age."""
         policy = await json_struct(request, _retention_body)
         check_policy(policy)
-        await _write(ports, name, policy)
+        await write_policy(ports, name, FIELD, policy)
 
     @delete(
         status_code=204,
@@ -62,7 +60,7 @@ class NamespaceRetentionRoutes(Controller):
         responses=refusals(404, 409, 412),
     )
     async def remove_retention(self, ports: Ports, name: NamespaceInPath) -> None:
-        await _write(ports, name, None)
+        await write_policy(ports, name, FIELD, None)
 
 
 class TopicRetentionRoutes(Controller):
@@ -129,34 +127,3 @@ def check_policy(policy: RetentionPolicy) -> None:
 
 def _shown(policy: RetentionPolicy | None) -> Response[RetentionPolicy | None]:
     return Response(policy, status_code=204 if policy is None else 200)
-
-
-async def _write(ports: AdminPorts, name: NamespaceName, policy: RetentionPolicy | None) -> None:
-    """Put it among the other policies, or take it out; those stay as they are, byte by byte."""
-    for _ in range(ATTEMPTS):
-        stored = await _stored_policies(ports, name)
-        try:
-            fields: dict[str, Any] = dict(_fields.decode(stored))
-        except msgspec.DecodeError as error:
-            raise _damaged(name, error) from error
-        if policy is None:
-            fields.pop(FIELD, None)
-        else:
-            fields[FIELD] = policy
-        try:
-            await ports.store.replace_namespace(name, stored, msgspec.json.encode(fields))
-            return
-        except VersionConflict:
-            continue
-    raise VersionConflict(f"The policies of {name} were changed by others {ATTEMPTS} times meanwhile: try again.")
-
-
-async def _stored_policies(ports: AdminPorts, name: NamespaceName) -> bytes:
-    policies = await ports.store.get_namespace(name)
-    if policies is None:
-        raise NamespaceMissing(f"Namespace does not exist: {name}. Check its name, or create it.")
-    return policies
-
-
-def _damaged(name: NamespaceName, error: Exception) -> RecordDamaged:
-    return RecordDamaged(f"The stored policies of {name} cannot be read ({error}): set them anew.")

@@ -145,6 +145,35 @@ class ScalableTopicStats(msgspec.Struct, frozen=True, rename="camel"):
     backlog_size: int = 0
 
 
+class TopicSchema(msgspec.Struct, frozen=True):
+    """A version of the schema of a topic; `data` is its definition, of key and value together where it has both."""
+
+    version: int
+    type: str
+    timestamp: int
+    data: str
+    properties: dict[str, str]
+
+
+class TopicSchemas(msgspec.Struct, frozen=True, rename="camel"):
+    """All versions that are in force, the oldest first."""
+
+    get_schema_responses: list[TopicSchema]
+
+
+class SchemaVersion(msgspec.Struct, frozen=True):
+    """The number of a version; -1 where there is none."""
+
+    version: int
+
+
+class SchemaFit(msgspec.Struct, frozen=True, rename="camel"):
+    """Whether a schema would be taken, and the strategy that decides it."""
+
+    compatibility: bool
+    schema_compatibility_strategy: str
+
+
 class NodeInfo(
     msgspec.Struct, frozen=True, rename={"is_self": "self", "pulsar_url": "pulsarUrl", "http_url": "httpUrl"}
 ):

@@ -50,6 +50,22 @@ END_GROUP = _load("end_group")
 CREATE_SUBSCRIPTION = _load("create_subscription")
 DELETE_SUBSCRIPTION = _load("delete_subscription")
 COLLECT_GARBAGE = _load("collect_garbage")
+REGISTER_SCHEMA = _load("register_schema")
+DELETE_SCHEMAS = _load("delete_schemas")
+CREATE_CLASSIC = _load("create_classic")
+DELETE_CLASSIC = _load("delete_classic")
+CREATE_PARTITIONED = _load("create_partitioned")
+REPLACE_PARTITIONED = _load("replace_partitioned")
+DELETE_PARTITIONED = _load("delete_partitioned")
+CLAIM_SEGMENT = _load("claim_segment")
+APPEND_ENTRIES = _load("append_entries")
+SAVE_CURSORS = _load("save_cursors")
+FORGET_PRODUCERS = _load("forget_producers")
+SET_TOPIC_EPOCH = _load("set_topic_epoch")
+TRIM_SEGMENT = _load("trim_segment")
+RELEASE_SEGMENT = _load("release_segment")
+READ_ENTRIES = _load("read_entries")
+FIND_TIME = _load("find_time")
 ALL = (
     CREATE_TOPIC,
     REPLACE_TOPIC,
@@ -68,5 +84,22 @@ ALL = (
     CREATE_SUBSCRIPTION,
     DELETE_SUBSCRIPTION,
     COLLECT_GARBAGE,
+    REGISTER_SCHEMA,
+    DELETE_SCHEMAS,
+    CREATE_CLASSIC,
+    DELETE_CLASSIC,
+    CREATE_PARTITIONED,
+    REPLACE_PARTITIONED,
+    DELETE_PARTITIONED,
+    CLAIM_SEGMENT,
+    APPEND_ENTRIES,
+    SAVE_CURSORS,
+    FORGET_PRODUCERS,
+    SET_TOPIC_EPOCH,
+    TRIM_SEGMENT,
+    RELEASE_SEGMENT,
+    READ_ENTRIES,
+    FIND_TIME,
 )
+OF_BULK = (COLLECT_GARBAGE, READ_ENTRIES, FIND_TIME)
 _BY_SHA = {script.sha: script for script in ALL}

@@ -6,8 +6,14 @@
 -- Returns {outcome, incarnation, leader, assignment}; outcome is done, missing, mismatch (then with the type instead),
 -- stale (another connection has the consumer), lost (the mark is not that of our store), crowded (no more subscriptions)
 -- or full (no more consumers).
+-- The epoch of the layout goes with it: segments that are made later begin with all their messages unread.
+local function settings_with(epoch, settings)
+  if not epoch or epoch == '' then return settings end
+  local rest = string.sub(settings, 2)
+  return '{"createdAtEpoch":' .. epoch .. (rest == '}' and '' or ',') .. rest
+end
 if redis.call('GET', KEYS[6]) ~= ARGV[11] then return {'lost', '', '', ''} end
-local current = redis.call('HMGET', KEYS[1], 'incarnation', 'leader')
+local current = redis.call('HMGET', KEYS[1], 'incarnation', 'leader', 'epoch')
 if not current[1] then return {'missing', '', '', ''} end
 if ARGV[1] ~= '' and current[1] ~= ARGV[1] then return {'missing', '', '', ''} end
 local known = redis.call('HGET', KEYS[2], ARGV[2])
@@ -29,7 +35,7 @@ if not held[2] and redis.call('HLEN', KEYS[3]) >= tonumber(ARGV[13]) then
   if consumers >= tonumber(ARGV[13]) then return {'full', '', '', ''} end
 end
 
-if not known then redis.call('HSET', KEYS[2], ARGV[2], ARGV[3] .. ' ' .. ARGV[4]) end
+if not known then redis.call('HSET', KEYS[2], ARGV[2], ARGV[3] .. ' ' .. settings_with(current[3], ARGV[4])) end
 redis.call('HSET', KEYS[3], 'c:' .. ARGV[5], ARGV[6])
 redis.call('HINCRBY', KEYS[1], 'activity', 1)
 redis.call('HSETNX', KEYS[4], ARGV[8], '')

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- Replaces a topic's record: a whole transition (children created, parents sealed, layout written) or nothing.
--- KEYS: record, changes, segments created..., segments sealed..., leaders if any is sealed, garbage if any is removed.
+-- KEYS: record, changes, segments created..., segments sealed..., segments removed..., leaders if any is sealed, garbage if
+--   any is removed.
 --   No key that is not needed: while a slot moves, a script that names one that does not exist has to wait.
 -- ARGV: op, incarnation, version, value, path, log length, leader ('' for a write that needs none), number created,
 --   number sealed, activity ('' for whichever it is), epoch ('' where the value has none),
@@ -32,14 +33,20 @@ for i = 3, last_sealed do
     redis.call('HSET', KEYS[i], 'state', 'SEALED')
   end
 end
--- The storage of a removed segment is deleted from the garbage list, in slices.
-for i = 12, #ARGV do redis.call('HSET', KEYS[#KEYS], incarnation .. '/' .. ARGV[5] .. '/' .. ARGV[i], now) end
+-- The storage of a removed segment is deleted from the garbage list, in slices. Until then nobody shall claim it.
+local removed = #ARGV - 11
+for i = 1, removed do
+  local key, descriptor = KEYS[last_sealed + i], ARGV[11 + i]
+  if redis.call('HGET', key, 'incarnation') == incarnation then redis.call('HSET', key, 'state', 'REMOVED') end
+  redis.call('HDEL', KEYS[1], 'owner:' .. (string.match(descriptor, '%d+$') or ''))
+  redis.call('HSET', KEYS[#KEYS], incarnation .. '/' .. ARGV[5] .. '/' .. descriptor, now)
+end
 -- A sealed segment has to be pruned one day, for which the topic needs a leader.
 if last_sealed > last_created then
-  redis.call('HSETNX', KEYS[last_sealed + 1], ARGV[5], '')
+  redis.call('HSETNX', KEYS[last_sealed + removed + 1], ARGV[5], '')
   redis.call('HINCRBY', KEYS[1], 'activity', 1)
 end
-redis.call('HSET', KEYS[1], 'value', ARGV[4], 'version', version, 'mtime', now, 'op', op)
+redis.call('HSET', KEYS[1], 'value', ARGV[4], 'version', version, 'mtime', now, 'op', op, 'epoch', ARGV[11])
 redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[6], '*',
   'topic', ARGV[5], 'kind', 'changed', 'incarnation', incarnation, 'version', version, 'op', op,
   'epoch', ARGV[11], 'size', #ARGV[4])

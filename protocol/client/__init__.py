@@ -35,40 +35,62 @@ from protocol.client.addresses import ServiceAddress
 from protocol.client.connection import ClientConnection, connect
 from protocol.client.connection_watches import RawNamespaceWatch, Watch
 from protocol.client.errors import (
+    AlreadyClosed,
     BadServiceUrl,
     ConnectionLost,
+    MessageTooLarge,
+    MixedBatch,
     RequestTimedOut,
     ScalableTopicsUnsupported,
+    SendTimedOut,
     ServerMisbehaved,
     ServerRefused,
+    UnreadableMessage,
     UpdatesNotTaken,
 )
 from protocol.client.lookups import connect_for_topic
+from protocol.client.message_ids import MessageId
 from protocol.client.namespaces import NamespaceWatch, watch_namespace
+from protocol.client.outgoing import Message
+from protocol.client.pool import ConnectionPool, open_pool
+from protocol.client.producing import TopicProducer, open_producer
 from protocol.client.reconnecting import WatchState
+from protocol.client.sending import Sending
 from protocol.client.topic_sets import Change, NamespaceEvent, Snapshot
 from protocol.client.watches import TopicWatch, watch_topic
 
 __all__ = [
+    "AlreadyClosed",
     "BadServiceUrl",
     "Change",
     "ClientConnection",
     "ConnectionLost",
+    "ConnectionPool",
+    "Message",
+    "MessageId",
+    "MessageTooLarge",
+    "MixedBatch",
     "NamespaceEvent",
     "NamespaceWatch",
     "RawNamespaceWatch",
     "RequestTimedOut",
     "ScalableTopicsUnsupported",
+    "SendTimedOut",
+    "Sending",
     "ServerMisbehaved",
     "ServerRefused",
     "ServiceAddress",
     "Snapshot",
+    "TopicProducer",
     "TopicWatch",
+    "UnreadableMessage",
     "UpdatesNotTaken",
     "Watch",
     "WatchState",
     "connect",
     "connect_for_topic",
+    "open_pool",
+    "open_producer",
     "watch_namespace",
     "watch_topic",
 ]

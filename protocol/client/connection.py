@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
@@ -12,8 +13,10 @@ import trio
 from protocol import replies
 from protocol.client import requests
 from protocol.client.addresses import ServiceAddress
+from protocol.client.attachments import ADDRESSED, Attachment, AttachmentTable, Kind
 from protocol.client.background import background
 from protocol.client.connection_watches import ConnectionWatch, RawNamespaceWatch, Update, Watch, WatchTable
+from protocol.client.dialling import dial
 from protocol.client.errors import (
     ConnectionLost,
     RequestTimedOut,
@@ -22,6 +25,7 @@ from protocol.client.errors import (
     ServerRefused,
 )
 from protocol.client.mailboxes import Latest, Mailbox
+from protocol.client.writing import Chunk, FrameWriter
 from protocol.errors import ProtocolError
 from protocol.framing import BadFrame, Frame, FrameDecoder, UnknownCommand, encode
 from protocol.wire import pulsar_api_pb2 as api
@@ -37,6 +41,19 @@ CLIENT_VERSION = "Vela"
 REQUEST_TIMEOUT = 30.0
 KEEP_ALIVE_INTERVAL = 30.0
 _RECEIVE_SIZE = 64 * 1024
+
+# The answers, with the field of the command that has the number of the request in it.
+_ANSWERS: Mapping[CommandType, str] = MappingProxyType(
+    {
+        BaseCommand.LOOKUP_RESPONSE: "lookupTopicResponse",
+        BaseCommand.PARTITIONED_METADATA_RESPONSE: "partitionMetadataResponse",
+        BaseCommand.SUCCESS: "success",
+        BaseCommand.PRODUCER_SUCCESS: "producer_success",
+        BaseCommand.ACK_RESPONSE: "ackResponse",
+        BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: "getLastMessageIdResponse",
+        BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE: "scalableTopicSubscribeResponse",
+    }
+)
 
 
 @asynccontextmanager
@@ -54,36 +71,17 @@ async def connect(
     `keep_alive` counts as lost. That is not an exception in the body: whoever uses the connection is told.
     """
     address = ServiceAddress.parse(service_url)
-    stream = await _open_stream(address, timeout)
+    stream = await dial(address, timeout)
     connection = ClientConnection(stream.socket, address, timeout)
     async with background() as tasks:
         try:
             tasks.start_soon(connection._run, connection._read)
+            tasks.start_soon(connection._run, connection._writer.run)
             await connection._shake_hands(client_version, proxy_to_broker_url)
             tasks.start_soon(connection._run, connection._keep_alive, keep_alive)
             yield connection
         finally:
             connection._end(ConnectionLost(f"The connection to {address} was closed on this side."))
-
-
-async def _open_stream(address: ServiceAddress, timeout: float) -> trio.SocketStream:
-    try:
-        with trio.fail_after(timeout):
-            return await trio.open_tcp_stream(address.host, address.port)
-    except trio.TooSlowError:
-        raise RequestTimedOut(f"{address} did not accept a connection within {timeout:g} s.") from None
-    except OSError as error:
-        raise ConnectionLost(f"Nothing answers at {address}: {_reason(error)}.") from error
-    except UnicodeError as error:
-        raise ConnectionLost(f"Nothing answers at {address}: no host can have that name.") from error
-
-
-def _reason(error: BaseException) -> str:
-    # Trio's own error says that all attempts failed, and the group behind it holds one error for each.
-    attempts = error.__cause__
-    if isinstance(attempts, BaseExceptionGroup):
-        return _reason(attempts.exceptions[0])
-    return getattr(error, "strerror", None) or str(error)
 
 
 class ClientConnection:
@@ -94,15 +92,17 @@ class ClientConnection:
         self._socket = socket
         self._timeout = timeout
         self._decoder = FrameDecoder()
-        self._sending = trio.Lock()
+        self._writer = FrameWriter(socket)
         self._handshake: Latest[api.CommandConnected] = Latest()
         self._connected: api.CommandConnected | None = None
         self._answers: dict[int, Latest[BaseCommand]] = {}
         self._topic_watches: WatchTable[api.CommandScalableTopicUpdate] = WatchTable()
         self._namespace_watches: WatchTable[api.CommandWatchScalableTopicsUpdate] = WatchTable()
+        self._attachments = AttachmentTable()
         self._request_ids = count(1)
         self._heard = False
         self._failure: ProtocolError | None = None
+        self._ended = trio.Event()
 
     @property
     def server_version(self) -> str:
@@ -121,24 +121,50 @@ class ClientConnection:
         assert self._connected is not None, "connect() hands out a connection after the handshake only"
         return self._connected
 
+    @property
+    def is_open(self) -> bool:
+        return self._failure is None
+
+    async def wait_ended(self) -> None:
+        await self._ended.wait()
+
+    def write(self, frame: bytes) -> Chunk:
+        """Queue a whole frame without waiting; what is returned says when it is written.
+
+        Whoever does not wait for that bounds by other means what he writes.
+        """
+        self._check()
+        return self._writer.put(frame)
+
     async def send(self, command: BaseCommand) -> None:
-        """Write one command, whole or not at all as far as the other users of the connection can tell."""
-        data = memoryview(encode(command))
-        async with self._sending:
+        """Write one command. Who is cancelled before leaves nothing behind; who is cancelled later, a whole frame."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        written = self.write(encode(command))
+        await written.wait()
+        if not written.is_written:
             self._check()
-            sent = 0
-            try:
-                while sent < len(data):
-                    sent += await self._socket.send(data[sent:])
-            except (OSError, trio.ClosedResourceError) as error:
-                self._end(self._lost(error))
-            finally:
-                if 0 < sent < len(data):
-                    # Cancelled inside the frame: whatever came next would be read as the rest of it.
-                    self._end(
-                        ConnectionLost(f"The connection to {self.address} was given up in the middle of a frame.")
-                    )
-            self._check()
+
+    async def request(
+        self,
+        command_with: Callable[[int], BaseCommand],
+        answer_type: CommandType,
+        *,
+        is_final: Callable[[BaseCommand], bool] = lambda _: True,
+    ) -> BaseCommand:
+        """Send the command made for a request id and wait for its answer; a refusal is raised.
+
+        An answer that is not final is followed by another one, which may take as long as it likes.
+        """
+        request_id = next(self._request_ids)
+        return await self._request(request_id, command_with(request_id), answer_type, is_final)
+
+    def attach(self, kind: Kind, attachment: Attachment) -> int:
+        """Let the commands for a number, which is returned, go to `attachment`, until it is detached."""
+        self._check()
+        return self._attachments.add(kind, attachment)
+
+    def detach(self, kind: Kind, number: int) -> None:
+        self._attachments.remove(kind, number)
 
     async def lookup(self, topic: str, *, authoritative: bool = False) -> api.CommandLookupTopicResponse:
         """Ask which server is responsible for a topic: the answer says Connect or Redirect, and where."""
@@ -174,7 +200,7 @@ class ClientConnection:
         self._check_scalable()
         session_id = self._topic_watches.choose(session_id)
         command = requests.open_topic_watch(session_id, topic, create_if_missing)
-        watch = Watch(session_id, self._topic_watches, self.send, into)
+        watch = Watch(session_id, self._topic_watches, self._tell, into)
         await self._open(watch, self._topic_watches, command)
         return watch
 
@@ -196,16 +222,17 @@ class ClientConnection:
         self._check_scalable()
         watch_id = self._namespace_watches.choose(watch_id)
         command = requests.open_namespace_watch(watch_id, namespace, properties or {}, current_hash)
-        watch = RawNamespaceWatch(watch_id, self._namespace_watches, self.send, namespace, into)
+        watch = RawNamespaceWatch(watch_id, self._namespace_watches, self._tell, namespace, into)
         await self._open(watch, self._namespace_watches, command)
         return watch
 
     async def _open(self, watch: ConnectionWatch[Update], table: WatchTable[Update], command: BaseCommand) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
         table.add(watch)
         try:
             await self.send(command)
         except BaseException:
-            table.forget(watch)
+            watch.abandon()
             raise
 
     def _check_scalable(self) -> None:
@@ -214,10 +241,21 @@ class ClientConnection:
                 f"{self.address} ({self.server_version}) has no scalable topics: watch on a server that has them."
             )
 
-    async def _request(self, request_id: int, command: BaseCommand, answer_type: CommandType) -> BaseCommand:
+    def _tell(self, command: BaseCommand) -> Chunk:
+        return self.write(encode(command))
+
+    async def _request(
+        self,
+        request_id: int,
+        command: BaseCommand,
+        answer_type: CommandType,
+        is_final: Callable[[BaseCommand], bool] = lambda _: True,
+    ) -> BaseCommand:
         answer = self._answers[request_id] = Latest()
         try:
             reply = await self._ask(command, answer)
+            while reply.type == answer_type and not is_final(reply):
+                reply = await answer.take()
         finally:
             del self._answers[request_id]
         if reply.type == BaseCommand.ERROR:
@@ -280,11 +318,15 @@ class ClientConnection:
             if frame.command.type == BaseCommand.PING:
                 await self.send(replies.pong())
             else:
-                self._handle(frame.command)
+                self._handle(frame.command, frame.body)
 
-    def _handle(self, command: BaseCommand) -> None:
+    def _handle(self, command: BaseCommand, body: bytes) -> None:
         """Pass a command to whoever waits for it; one that nobody waits for came too late and does no harm."""
         match command.type:
+            case kind if kind in ADDRESSED:
+                self._attachments.receive(command, body)
+            case kind if (name := _ANSWERS.get(kind)) is not None:
+                self._answer(getattr(command, name).request_id, command)
             case BaseCommand.SCALABLE_TOPIC_UPDATE:
                 update = command.scalableTopicUpdate
                 self._check_content(update.HasField("dag") or update.HasField("error"))
@@ -293,10 +335,6 @@ class ClientConnection:
                 change = command.watchScalableTopicsUpdate
                 self._check_content(change.WhichOneof("event") is not None or change.HasField("error"))
                 self._namespace_watches.update(change.watch_id, change)
-            case BaseCommand.LOOKUP_RESPONSE:
-                self._answer(command.lookupTopicResponse.request_id, command)
-            case BaseCommand.PARTITIONED_METADATA_RESPONSE:
-                self._answer(command.partitionMetadataResponse.request_id, command)
             case BaseCommand.CONNECTED:
                 if command.connected.max_message_size > 0:
                     self._decoder.max_message_size = command.connected.max_message_size
@@ -335,8 +373,11 @@ class ClientConnection:
         if self._failure is None:
             self._failure = failure
             self._socket.close()
+            self._ended.set()
+            self._writer.end()
             self._handshake.end(failure)
             for answer in self._answers.values():
                 answer.end(failure)
             self._topic_watches.end(failure)
             self._namespace_watches.end(failure)
+            self._attachments.end(failure)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -12,12 +12,14 @@ import trio
 from protocol.client import requests
 from protocol.client.errors import UpdatesNotTaken
 from protocol.client.mailboxes import InOrder, Latest, Mailbox
+from protocol.client.writing import Chunk
 from protocol.errors import ProtocolError
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 
 Update = TypeVar("Update", bound=api.CommandScalableTopicUpdate | api.CommandWatchScalableTopicsUpdate)
-Send = Callable[[BaseCommand], Awaitable[None]]
+# Hands a command over to be written.
+Tell = Callable[[BaseCommand], Chunk]
 
 # Far more than the frames that one read of the socket can hold, so that only who stops taking gets there.
 MAX_WAITING_UPDATES = 16_384
@@ -26,13 +28,13 @@ MAX_WAITING_UPDATES = 16_384
 class ConnectionWatch(ABC, Generic[Update]):
     """What the watches of both kinds share."""
 
-    __slots__ = ("_send", "_table", "_updates", "number", "received")
+    __slots__ = ("_table", "_tell", "_updates", "number", "received")
 
-    def __init__(self, number: int, table: WatchTable[Update], send: Send, updates: Mailbox[Update]) -> None:
+    def __init__(self, number: int, table: WatchTable[Update], tell: Tell, updates: Mailbox[Update]) -> None:
         self.number = number
         self.received = 0  # all updates that arrived, also those that were replaced before anybody took them
         self._table = table
-        self._send = send
+        self._tell = tell
         self._updates = updates
 
     async def next(self) -> Update:
@@ -44,13 +46,19 @@ class ConnectionWatch(ABC, Generic[Update]):
 
     async def close(self) -> None:
         """End the watch on both sides; nothing happens if it has ended already."""
-        if self._table.forget(self):
-            self._updates.clear()
-            self.end(trio.ClosedResourceError("this watch was closed"))
-            try:
-                await self._send(self._close_command())
-            except ProtocolError:
-                pass  # the server ends the watches of a connection together with it
+        if (told := self.abandon()) is not None:
+            await told.wait()
+
+    def abandon(self) -> Chunk | None:
+        """The same without waiting until the server is told; None if it need not be."""
+        if not self._table.forget(self):
+            return None
+        self._updates.clear()
+        self.end(trio.ClosedResourceError("this watch was closed"))
+        try:
+            return self._tell(self._close_command())
+        except ProtocolError:
+            return None  # the server ends the watches of a connection together with it
 
     def update(self, update: Update) -> None:
         """For the connection: an update arrived."""
@@ -77,10 +85,10 @@ class Watch(ConnectionWatch[api.CommandScalableTopicUpdate]):
         self,
         number: int,
         table: WatchTable[api.CommandScalableTopicUpdate],
-        send: Send,
+        tell: Tell,
         into: Mailbox[api.CommandScalableTopicUpdate] | None = None,
     ) -> None:
-        super().__init__(number, table, send, Latest() if into is None else into)
+        super().__init__(number, table, tell, Latest() if into is None else into)
 
     @property
     def session_id(self) -> int:
@@ -103,11 +111,11 @@ class RawNamespaceWatch(ConnectionWatch[api.CommandWatchScalableTopicsUpdate]):
         self,
         number: int,
         table: WatchTable[api.CommandWatchScalableTopicsUpdate],
-        send: Send,
+        tell: Tell,
         namespace: str,
         into: Mailbox[api.CommandWatchScalableTopicsUpdate] | None = None,
     ) -> None:
-        super().__init__(number, table, send, InOrder() if into is None else into)
+        super().__init__(number, table, tell, InOrder() if into is None else into)
         self.namespace = namespace
 
     @property

@@ -8,6 +8,7 @@ from protocol.errors import ProtocolError
 from protocol.wire import pulsar_api_pb2 as api
 
 if TYPE_CHECKING:
+    from protocol.client.message_ids import MessageId
     from protocol.errors import ServerErrorCode
 
 
@@ -57,3 +58,62 @@ class UpdatesNotTaken(ProtocolError):
 
     server_error = api.TooManyRequests
     http_status = 503
+
+
+class AlreadyClosed(ProtocolError):
+    """The producer or consumer was closed on this side."""
+
+    http_status = 409
+
+
+class SendTimedOut(RequestTimedOut):
+    """The server did not confirm a message in time: it may be stored or not."""
+
+
+class MessageTooLarge(ProtocolError):
+    """The server would not accept a message of this size."""
+
+    server_error = api.NotAllowedError
+    http_status = 413
+
+
+class MixedBatch(ProtocolError):
+    """The messages of a batch have different keys, which might belong to different segments."""
+
+    server_error = api.NotAllowedError
+
+
+class UnreadableMessage(ProtocolError):
+    """A message arrived that this client cannot read; `message_id` says which, and may be acknowledged to skip it."""
+
+    server_error = api.NotAllowedError
+    http_status = 502
+
+    def __init__(self, message_id: MessageId, reason: str) -> None:
+        super().__init__(f"Message {message_id} of {message_id.topic} cannot be read: {reason}")
+        self.message_id = message_id
+
+
+def is_passing(error: ProtocolError) -> bool:
+    """Whether the same request may succeed later, because what refused it is expected to pass."""
+    if isinstance(error, ServerRefused):
+        return error.server_error in _PASSING
+    return isinstance(error, ConnectionLost | RequestTimedOut)
+
+
+# What a server says while segments move, nodes start and stores fail over, or an old connection still holds a place.
+_PASSING = frozenset(
+    {
+        api.UnknownError,
+        api.MetadataError,
+        api.PersistenceError,
+        api.ConsumerBusy,
+        api.ServiceNotReady,
+        api.ProducerBlockedQuotaExceededError,
+        api.ProducerBlockedQuotaExceededException,
+        api.ChecksumError,
+        api.TooManyRequests,
+        api.ProducerBusy,
+        api.ConsumerAssignError,
+    }
+)

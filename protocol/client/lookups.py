@@ -41,7 +41,7 @@ async def connect_for_topic(
     for _ in range(MAX_REDIRECTS + 1):
         async with connected(address) as connection:
             answer = await connection.lookup(topic, authoritative=authoritative)
-            target = _target(answer, address)
+            target = target_of(answer, address)
             is_final = answer.response == answer.Connect
             if is_final and target == address and not answer.proxy_through_service_url:
                 yield connection
@@ -54,7 +54,8 @@ async def connect_for_topic(
     raise ServerMisbehaved(f"{service} answers with redirects without end: look at the addresses its nodes advertise.")
 
 
-def _target(answer: api.CommandLookupTopicResponse, asked: ServiceAddress) -> ServiceAddress:
+def target_of(answer: api.CommandLookupTopicResponse, asked: ServiceAddress) -> ServiceAddress:
+    """Where an answer points to."""
     if not answer.brokerServiceUrl and answer.brokerServiceUrlTls:
         raise ServerMisbehaved(f"{asked} points to {answer.brokerServiceUrlTls}, but this client knows no TLS.")
     try:

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from protocol.replies import PROTOCOL_VERSION
+from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    # Exist in the generated stub only.
+    AccessMode: TypeAlias = api.ProducerAccessMode.ValueType
 
 
 def connect(client_version: str, proxy_to_broker_url: str | None = None) -> BaseCommand:
@@ -66,4 +74,40 @@ def open_namespace_watch(
 def close_namespace_watch(watch_id: int) -> BaseCommand:
     command = BaseCommand(type=BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE)
     command.watchScalableTopicsClose.watch_id = watch_id
+    return command
+
+
+def producer(
+    request_id: int,
+    topic: str,
+    producer_id: int,
+    *,
+    name: str | None,
+    is_own_name: bool,
+    epoch: int,
+    access_mode: AccessMode,
+    topic_epoch: int | None,
+    properties: Mapping[str, str],
+) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.PRODUCER)
+    request = command.producer
+    request.topic = topic
+    request.producer_id = producer_id
+    request.request_id = request_id
+    if name is not None:
+        request.producer_name = name
+    request.user_provided_producer_name = is_own_name
+    request.epoch = epoch
+    request.producer_access_mode = access_mode
+    if topic_epoch is not None:
+        request.topic_epoch = topic_epoch
+    for key, value in properties.items():
+        request.metadata.add(key=key, value=value)
+    return command
+
+
+def close_producer(request_id: int, producer_id: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+    command.close_producer.request_id = request_id
+    command.close_producer.producer_id = producer_id
     return command

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
@@ -13,12 +13,10 @@ from protocol.client.connection import CLIENT_VERSION, KEEP_ALIVE_INTERVAL, REQU
 from protocol.client.errors import ServerRefused
 from protocol.client.lookups import connect_for_topic
 from protocol.client.mailboxes import Latest
+from protocol.client.pool import ConnectionPool
 from protocol.client.reconnecting import OnState, Reconnection, WatchState
 from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
-
-# Ids are told apart per connection, and a watch has its connections for itself.
-_SESSION_ID = 1
 
 
 @asynccontextmanager
@@ -47,12 +45,36 @@ async def watch_topic(
             service_url, name, client_version=client_version, timeout=timeout, keep_alive=keep_alive
         )
 
+    async with _following(watch, connected):
+        yield watch
+
+
+@asynccontextmanager
+async def follow_topic(
+    pool: ConnectionPool, topic: str, *, create_if_missing: bool = True, on_state: OnState | None = None
+) -> AsyncIterator[TopicWatch]:
+    """The same as `watch_topic`, on a connection that is shared with others."""
+    name = str(TopicName.parse(topic))
+    watch = TopicWatch(name, create_if_missing, on_state)
+
+    @asynccontextmanager
+    async def connected() -> AsyncIterator[ClientConnection]:
+        yield await pool.connection_for(name)
+
+    async with _following(watch, connected):
+        yield watch
+
+
+@asynccontextmanager
+async def _following(
+    watch: TopicWatch, connected: Callable[[], AbstractAsyncContextManager[ClientConnection]]
+) -> AsyncIterator[None]:
     async def follow() -> None:
         watch._updates.end(await watch._reconnection.run(connected, watch._follow))
 
     async with background() as tasks:
         tasks.start_soon(follow)
-        yield watch
+        yield
 
 
 class TopicWatch(AsyncIterator[api.CommandScalableTopicUpdate]):
@@ -82,15 +104,18 @@ class TopicWatch(AsyncIterator[api.CommandScalableTopicUpdate]):
 
     async def _follow(self, connection: ClientConnection) -> None:
         """One connection's part; returns when the topic is gone."""
-        watch = await connection.open_watch(self._topic, _SESSION_ID, create_if_missing=self._create)
+        watch = await connection.open_watch(self._topic, create_if_missing=self._create)
         self._reconnection.opened()
-        while True:
-            update = await watch.next()
-            if update.HasField("error"):
-                # More than the error itself has arrived if there was a layout that it replaced.
-                if not self._reconnection.succeeded and watch.received == 1:
-                    raise ServerRefused(update.error, update.message)
+        try:
+            while True:
+                update = await watch.next()
+                if update.HasField("error"):
+                    # More than the error itself has arrived if there was a layout that it replaced.
+                    if not self._reconnection.succeeded and watch.received == 1:
+                        raise ServerRefused(update.error, update.message)
+                    self._updates.put(update)
+                    return
+                self._reconnection.succeeded = True
                 self._updates.put(update)
-                return
-            self._reconnection.succeeded = True
-            self._updates.put(update)
+        finally:
+            watch.abandon()  # others may use the connection further on

@@ -2,6 +2,16 @@
 
 from segments.dispatch.dispatcher import Dispatcher
 from segments.dispatch.errors import ConsumerAssignError, ConsumerBusy, DispatchRefusal
+from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Delivery, Kind, Receiver
 
-__all__ = ["ConsumerAssignError", "ConsumerBusy", "Delivery", "DispatchRefusal", "Dispatcher", "Kind", "Receiver"]
+__all__ = [
+    "ConsumerAssignError",
+    "ConsumerBusy",
+    "Delivery",
+    "DispatchRefusal",
+    "Dispatcher",
+    "KeySharing",
+    "Kind",
+    "Receiver",
+]

@@ -7,12 +7,14 @@ acknowledged, handed out or sought away meanwhile is passed over, and what nobod
 from collections.abc import Sequence
 from typing import Generic
 
+from metadata.log_entries import StoredEntry
 from segments.cursors import Cursor
+from segments.dispatch.by_key import ByKey
 from segments.dispatch.distribution import Distribution
 from segments.dispatch.in_order import InOrder
+from segments.dispatch.key_owners import AskedFor, EntryBuckets, KeyOwners, KeySharing, SplitByServer
 from segments.dispatch.receivers import MAX_PERMITS, Delivery, Kind, R, Seat
 from segments.dispatch.spread import Spread
-from segments.entries import StoredEntry
 
 
 class Dispatcher(Generic[R]):
@@ -24,22 +26,31 @@ class Dispatcher(Generic[R]):
     """
 
     def __init__(
-        self, kind: Kind, cursor: Cursor, read_from: int, *, max_unacked: int = 50_000, end: int | None = None
+        self,
+        kind: Kind,
+        cursor: Cursor,
+        read_from: int,
+        *,
+        max_unacked: int = 50_000,
+        key_sharing: KeySharing = KeySharing.AUTO_SPLIT,
+        end: int = 0,
     ) -> None:
         self.kind = kind
         self.cursor = cursor
         cursor.ack_cumulative(read_from - 1)
         self._seats: dict[R, Seat[R]] = {}
-        self._end = max(cursor.mark + 1, end or 0)
-        self._distribution = self._for_kind(max_unacked)
+        self._end = max(cursor.mark + 1, end)
+        self._distribution = self._for_kind(max_unacked, key_sharing)
 
-    def _for_kind(self, max_unacked: int) -> Distribution[R]:
+    def _for_kind(self, max_unacked: int, key_sharing: KeySharing) -> Distribution[R]:
         cursor, read = self.cursor, self.cursor.mark + 1
         match self.kind:
             case Kind.EXCLUSIVE | Kind.FAILOVER:
                 return InOrder(cursor, read, exclusive=self.kind is Kind.EXCLUSIVE)
-            case Kind.SHARED | Kind.KEY_SHARED:
+            case Kind.SHARED:
                 return Spread(cursor, read, max_unacked)
+            case Kind.KEY_SHARED:
+                return ByKey(cursor, read, max_unacked, _key_owners(key_sharing))
 
     @property
     def receivers(self) -> list[R]:
@@ -153,3 +164,13 @@ class Dispatcher(Generic[R]):
     def backlog(self, end: int) -> int:
         """How many entries below `end` are not acknowledged."""
         return self.cursor.unacked_between(0, end)
+
+
+def _key_owners(key_sharing: KeySharing) -> KeyOwners[R]:
+    match key_sharing:
+        case KeySharing.AUTO_SPLIT:
+            return SplitByServer()
+        case KeySharing.STICKY:
+            return AskedFor()
+        case KeySharing.ENTRY_BUCKETS:
+            return EntryBuckets()

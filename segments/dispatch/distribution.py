@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic
 
+from metadata.log_entries import StoredEntry
 from segments.cursors import Cursor
 from segments.dispatch.receivers import Delivery, R, Seat
-from segments.entries import StoredEntry
 
 # As much as is asked for at once: enough to fill a socket, not so much that a large one holds up the others.
 SLICE_ENTRIES = 128

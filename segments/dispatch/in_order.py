@@ -7,11 +7,11 @@ cumulatively at long intervals do. Redelivery goes back to the mark, and counts 
 
 from collections.abc import Sequence
 
+from metadata.log_entries import StoredEntry
 from segments.cursors import Cursor
 from segments.dispatch.distribution import Distribution
 from segments.dispatch.errors import ConsumerBusy
 from segments.dispatch.receivers import MAX_PERMITS, Delivery, R, Seat
-from segments.entries import StoredEntry
 
 
 class InOrder(Distribution[R]):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from segments.entries import StoredEntry
+from metadata.log_entries import StoredEntry
 
 # What a client can ask for at once fits 32 bits; more permits than this are never used up.
 MAX_PERMITS = 2**31 - 1

@@ -4,12 +4,12 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 
+from metadata.log_entries import StoredEntry
 from segments.cursors import Cursor
 from segments.dispatch.distribution import Distribution
 from segments.dispatch.due import DueIndexes
 from segments.dispatch.held import Held
 from segments.dispatch.receivers import Delivery, R, Seat
-from segments.entries import StoredEntry
 
 
 class Spread(Distribution[R]):
@@ -38,6 +38,9 @@ class Spread(Distribution[R]):
         level.remove(seat)
         if not level:
             del self._levels[seat.receiver.priority]
+        if not self._levels:
+            # Reading again from the mark on finds them all, in slices instead of one by one.
+            self._forget()
 
     def wanted(self, end: int) -> list[int] | range | None:
         room = sum([seat.room(self._max_unacked) for seat in self._held.seats])
@@ -117,5 +120,8 @@ class Spread(Distribution[R]):
 
     def restart(self) -> None:
         self._held.clear()
+        self._forget()
+
+    def _forget(self) -> None:
         self._due.clear()
         self.read = self.cursor.mark + 1

@@ -8,8 +8,10 @@ import pytest
 import trio
 
 from metadata import keys
+from metadata.classic_topics import ClassicTopics
 from metadata.feed import ChangeFeed
 from metadata.lanes import Timeouts
+from metadata.segment_logs import LogPlace, SegmentLogs
 from metadata.store import TopicStore, open_store
 from protocol.names import TopicName
 from tests.support.processes import ValkeyProcess
@@ -31,14 +33,21 @@ class Recorder:
 
     def __init__(self) -> None:
         self.changes: Counter[str] = Counter()
+        self.registrations: Counter[str] = Counter()
+        self.classic_changes: Counter[str] = Counter()
         self.gaps: Counter[int] = Counter()
         self.gaps_before_rollbacks: list[int] = []
 
     def registered(self, bucket: int, path: str) -> None:
-        """Nobody registers here."""
+        assert bucket == keys.bucket_of(path)
+        self.registrations[path] += 1
 
     def orphaned(self, bucket: int, path: str) -> None:
         """Nobody leads here."""
+
+    def classic(self, bucket: int, path: str) -> None:
+        assert bucket == keys.bucket_of(path)
+        self.classic_changes[path] += 1
 
     def changed(self, bucket: int, path: str) -> None:
         assert bucket == keys.bucket_of(path)
@@ -90,6 +99,28 @@ async def test_every_kind_of_change_is_told_by_its_bell(topology: Topology) -> N
         await eventually(lambda: recorder.changes[PATH] == 2)
         await store.delete(TOPIC, version, [])
         await eventually(lambda: recorder.changes[PATH] == 3)
+
+
+async def test_owners_of_segments_are_changes_and_drained_segments_concern_who_is_registered(
+    topology: Topology,
+) -> None:
+    place = LogPlace.of_segment(TOPIC, "0000-ffff-0")
+    async with following(topology.url, NEVER) as (store, _, recorder):
+        logs = SegmentLogs(store)
+        await store.create(TOPIC, b"0", ["0000-ffff-0"])
+        await eventually(lambda: recorder.changes[PATH] == 1)
+        state = await logs.state(place)
+        assert state is not None
+        opened = await logs.claim(place, state, "a" * 16)
+        assert opened is not None
+        await eventually(lambda: recorder.changes[PATH] == 2)
+        await logs.save(opened.claim, {"s": b"1"})
+        await logs.save(opened.claim, {"s": b"2"}, drained=True)
+        await eventually(lambda: recorder.registrations[PATH] == 1)
+        assert recorder.changes[PATH] == 2
+        await logs.release(opened.claim)
+        await eventually(lambda: recorder.changes[PATH] == 3)
+        assert recorder.registrations[PATH] == 1
 
 
 async def test_changes_by_another_node_in_every_bucket_are_told(topology: Topology) -> None:
@@ -323,3 +354,14 @@ async def test_entries_that_are_lost_under_a_standing_connection_are_a_rollback_
         valkey.command("XDEL", keys.changes_key(BUCKET), last)
         await eventually(lambda: recorder.gaps[BUCKET] == 2)
         assert recorder.gaps_before_rollbacks == [1]
+
+
+async def test_a_change_of_a_classic_topic_is_told_as_such_and_not_as_one_of_a_record(topology: Topology) -> None:
+    async with following(topology.url, NEVER) as (store, _, recorder):
+        topics = ClassicTopics(store)
+        await topics.create_log(TopicName.classic("public", "default", "orders"), {})
+        await eventually(lambda: recorder.classic_changes == {PATH: 1})
+        await topics.delete_log(TopicName.classic("public", "default", "orders"))
+        await store.create(TOPIC, b"{}", [])
+        await eventually(lambda: recorder.changes == {PATH: 1})
+        assert recorder.classic_changes == {PATH: 2}

@@ -6,10 +6,13 @@ import pytest
 import trio
 
 from metadata import keys, scripts
-from metadata.errors import NamespaceExists, TopicExists, VersionConflict
+from metadata.classic_records import PartitionedTopic
+from metadata.classic_topics import ClassicTopics
+from metadata.errors import LogFenced, NamespaceExists, OutcomeUnknown, TopicExists, VersionConflict
 from metadata.node_sessions import NodeSession
 from metadata.records import Version
 from metadata.scripts import Script
+from metadata.segment_logs import Entry, LogPlace, Opened, ProducerMark, SegmentLogs
 from metadata.store import TopicStore, open_store
 from protocol.names import NamespaceName, TopicName
 from tests.support.processes import ValkeyProcess
@@ -17,6 +20,8 @@ from tests.support.proxy import FaultProxy
 from tests.support.waiting import eventually
 
 TOPIC = TopicName.parse("topic://public/default/orders")
+PLACE = LogPlace.of_segment(TOPIC, "0000-ffff-0")
+SESSION = "a" * 16
 
 
 @pytest.fixture
@@ -99,6 +104,36 @@ async def test_an_interrupted_delete_succeeds(valkey: ValkeyProcess, proxy: Faul
 
 
 @pytest.mark.usefixtures("scripts_loaded")
+@pytest.mark.parametrize(
+    "script",
+    [
+        scripts.CREATE_CLASSIC,
+        scripts.DELETE_CLASSIC,
+        scripts.CREATE_PARTITIONED,
+        scripts.REPLACE_PARTITIONED,
+        scripts.DELETE_PARTITIONED,
+    ],
+    ids=lambda script: script.name,
+)
+async def test_every_interrupted_write_of_a_classic_topic_succeeds_and_is_logged_once(
+    valkey: ValkeyProcess, proxy: FaultProxy, store: TopicStore, script: Script
+) -> None:
+    topics = ClassicTopics(store)
+    topic = TopicName.classic("public", "default", "orders")
+    cut_replies_of(proxy, script)
+    await topics.create_log(topic, {})
+    await topics.delete_log(topic)
+    await topics.create_partitioned(topic, 1, {})
+    found = await topics.get(topic)
+    assert isinstance(found, PartitionedTopic)
+    after = await topics.replace_partitioned(found, partitions=2)
+    assert await topics.get(topic) == after
+    await topics.delete_partitioned(topic)
+    assert await topics.get(topic) is None
+    assert log_length(valkey) == 5
+
+
+@pytest.mark.usefixtures("scripts_loaded")
 async def test_an_interrupted_namespace_creation_is_not_a_conflict_with_itself(
     proxy: FaultProxy, store: TopicStore
 ) -> None:
@@ -144,6 +179,107 @@ async def test_an_interrupted_first_and_later_renewal_keep_the_node_session(
         cut_replies_of(proxy, scripts.RELEASE_LEASE)
         nursery.cancel_scope.cancel()
     assert valkey.client().exists(keys.node_key(first_id)) == 0
+
+
+@pytest.fixture
+async def logs(store: TopicStore) -> SegmentLogs:
+    await store.create(TOPIC, b"0", ["0000-ffff-0"])
+    return SegmentLogs(store)
+
+
+async def claimed(logs: SegmentLogs, session: str = SESSION) -> Opened:
+    state = await logs.state(PLACE)
+    assert state is not None
+    opened = await logs.claim(PLACE, state, session)
+    assert opened is not None
+    return opened
+
+
+@pytest.mark.usefixtures("scripts_loaded")
+@pytest.mark.parametrize("times", [1, 3])
+async def test_an_interrupted_claim_and_release_happen_once_and_are_logged_once(
+    valkey: ValkeyProcess, proxy: FaultProxy, store: TopicStore, logs: SegmentLogs, times: int
+) -> None:
+    cut_replies_of(proxy, scripts.CLAIM_SEGMENT, times)
+    opened = await claimed(logs)
+    assert proxy.cuts == times
+    assert log_length(valkey) == 2
+    stored = await store.get(TOPIC)
+    assert stored is not None
+    assert stored.owners == {0: SESSION}
+    await logs.append(opened.claim, 0, [Entry(1, 1, b"one")], {}, 3)
+    cut_replies_of(proxy, scripts.RELEASE_SEGMENT, times)
+    await logs.release(opened.claim)
+    assert log_length(valkey) == 3
+    state = await logs.state(PLACE)
+    assert state is not None
+    assert (state.session, state.term, state.ledger) == ("", opened.claim.term, opened.claim.ledger)
+
+
+@pytest.mark.usefixtures("scripts_loaded")
+async def test_an_interrupted_claim_that_somebody_took_over_meanwhile_is_none(
+    valkey: ValkeyProcess, proxy: FaultProxy, logs: SegmentLogs
+) -> None:
+    state = await logs.state(PLACE)
+    assert state is not None
+    results: list[Opened | None] = []
+
+    async def claim() -> None:
+        results.append(await logs.claim(PLACE, state, SESSION))
+
+    async with open_store(valkey.url) as other:
+        # Nobody gets a new connection, so that the other claim falls between the execution and the second try.
+        cut_replies_of(proxy, scripts.CLAIM_SEGMENT)
+        proxy.refuse()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(claim)
+            await eventually(lambda: log_length(valkey) == 2)
+            taken = await claimed(SegmentLogs(other), "b" * 16)
+            proxy.accept()
+    assert results == [None]
+    after = await logs.state(PLACE)
+    assert after is not None
+    assert after.owner == taken.claim.token.decode()
+
+
+@pytest.mark.usefixtures("scripts_loaded")
+async def test_an_interrupted_append_is_not_sent_again_and_a_new_claim_sees_that_it_happened(
+    proxy: FaultProxy, logs: SegmentLogs
+) -> None:
+    opened = await claimed(logs)
+    cut_replies_of(proxy, scripts.APPEND_ENTRIES)
+    with pytest.raises(OutcomeUnknown):
+        await logs.append(opened.claim, 0, [Entry(1, 1, b"one")] * 2, {"p": ProducerMark(1, 1)}, 6)
+    again = await claimed(logs)
+    assert (again.state.next, again.state.size, again.producers) == (2, 6, {"p": ProducerMark(1, 1)})
+    with pytest.raises(LogFenced):
+        await logs.append(opened.claim, 2, [Entry(1, 1, b"late")], {}, 10)
+    await logs.append(again.claim, 2, [Entry(1, 1, b"two")], {}, 9)
+    assert [entry.body for entry in await logs.read(again.claim, 0, 9)] == [b"one", b"one", b"two"]
+
+
+@pytest.mark.usefixtures("scripts_loaded")
+@pytest.mark.parametrize("times", [1, 3])
+async def test_interrupted_saves_and_trims_are_sent_again_until_they_happened(
+    valkey: ValkeyProcess, proxy: FaultProxy, logs: SegmentLogs, times: int
+) -> None:
+    claim = (await claimed(logs)).claim
+    marks = {"p": ProducerMark(1, 1), "q": ProducerMark(1, 1)}
+    await logs.append(claim, 0, [Entry(1, 1, b"one")] * 3, marks, 9)
+    cut_replies_of(proxy, scripts.SAVE_CURSORS, times)
+    await logs.save(claim, {"s": b"1"}, drained=True)
+    assert log_length(valkey) == 3
+    await logs.save(claim, {"s": b"2"})
+    cut_replies_of(proxy, scripts.FORGET_PRODUCERS, times)
+    await logs.forget_producers(claim, ["p"])
+    cut_replies_of(proxy, scripts.SET_TOPIC_EPOCH, times)
+    await logs.set_topic_epoch(claim, 4)
+    cut_replies_of(proxy, scripts.TRIM_SEGMENT, times)
+    await logs.trim(claim, 2, 3)
+    assert proxy.cuts == 4 * times
+    after = await claimed(logs)
+    assert (after.cursors, after.producers) == ({"s": b"2"}, {"q": ProducerMark(1, 1)})
+    assert (after.state.first, after.state.size, after.state.topic_epoch) == (2, 3, 4)
 
 
 def log_length(valkey: ValkeyProcess) -> int:

@@ -66,6 +66,14 @@ def test_every_allowed_character_stands_in_tenant_and_namespace() -> None:
 # ---- Topics
 
 
+def test_partitions_and_their_topics_lead_to_each_other() -> None:
+    topic = TopicName.classic("t", "n", "a-partition-1-b")
+    assert str(topic.partition_at(12)) == "persistent://t/n/a-partition-1-b-partition-12"
+    assert topic.partition_at(12).partition == 12
+    assert topic.partition_at(12).base == topic
+    assert topic.base is topic
+
+
 @pytest.mark.parametrize(
     ("text", "domain", "tenant", "namespace", "local"),
     [

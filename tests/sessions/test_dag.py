@@ -32,13 +32,15 @@ def as_message(tail: bytes) -> api.CommandScalableTopicUpdate:
 @pytest.mark.parametrize("session_id", SESSION_IDS)
 @pytest.mark.parametrize("segments", [1, 3, 64, 1024])
 def test_splice_equals_protobuf(session_id: int, segments: int) -> None:
-    tail = encode_tail(Layout.create(segments, 1_767_225_600_000), name=NAME, owner_url=URL, controller_url=URL)
+    tail = encode_tail(
+        Layout.create(segments, 1_767_225_600_000), name=NAME, owner_url=lambda segment: URL, controller_url=URL
+    )
     assert spliced_frame(tail, session_id) == reference_frame(tail, session_id)
 
 
 def test_splice_of_a_long_unicode_name_equals_protobuf() -> None:
     name = "topic://t/n/" + "日本語" * 100
-    tail = encode_tail(Layout.create(2, 0), name=name, owner_url=URL, controller_url=URL)
+    tail = encode_tail(Layout.create(2, 0), name=name, owner_url=lambda segment: URL, controller_url=URL)
     assert spliced_frame(tail, 7) == reference_frame(tail, 7)
     assert as_message(tail).resolved_topic_name == name
 
@@ -53,7 +55,7 @@ def test_the_splice_knows_every_field_of_the_message() -> None:
 
 def test_a_dag_shows_active_and_sealed_segments_as_the_wire_wants_them() -> None:
     layout = Layout.create(1, 1_000).split(0, 2_000)
-    message = as_message(encode_tail(layout, name=NAME, owner_url=URL, controller_url=URL)).dag
+    message = as_message(encode_tail(layout, name=NAME, owner_url=lambda segment: URL, controller_url=URL)).dag
     parent, left, right = message.segments
     assert message.epoch == 1
     assert (parent.state, parent.sealed_at_epoch, parent.sealed_at_ms) == (api.SEALED, 1, 2_000)

@@ -295,7 +295,7 @@ def test_a_topic_changed_before_the_first_base_reached_it_was_there(told: Told) 
 def test_leaders_and_consumers_are_no_changes_of_topics(told: Told) -> None:
     story = Story()
     story.starts(("t", "a", 0))
-    for kind in (Kind.CONTROLLER, Kind.RESIGNED, Kind.CONSUMERS):
+    for kind in (Kind.CONTROLLER, Kind.RESIGNED, Kind.CONSUMERS, Kind.OWNER, Kind.DRAINED, Kind.CLASSIC):
         story.add(kind, namespace="acme/a", topic="t", incarnation="a", bucket=1)
     assert told(story) == [(0, "t", "seed", "a")]
 

@@ -88,7 +88,7 @@ class View:
         """The update that says what this stored record says, whoever leads the topic."""
         url = self.last.dag.controller_broker_url
         layout = records.decode(value).layout
-        tail = encode_tail(layout, name=str(self.topic), owner_url=self._node_url, controller_url=url)
+        tail = encode_tail(layout, name=str(self.topic), owner_url=lambda segment: self._node_url, controller_url=url)
         field = id_field(self.session_id)
         [frame] = FrameDecoder().receive(
             frame_head(api.BaseCommand.SCALABLE_TOPIC_UPDATE, len(field), tail) + field + tail

@@ -29,6 +29,7 @@ from metadata.node_sessions import NodeSession
 from metadata.peers import Peers
 from metadata.registrations import Registrations
 from metadata.store import TopicStore, open_store
+from segments.schemas import SchemaRegistry
 from tests.support.waiting import eventually
 
 SCALABLE = "/admin/v2/scalable/public/default"
@@ -123,6 +124,7 @@ async def running_api(
             peers=peers,
             segments=segments,
             garbage=garbage,
+            schemas=SchemaRegistry(store),
             readiness=lambda: list(reasons),
             metrics=lambda: b"vela_up 1\n",
             admission=admission or AdmissionLimits(),

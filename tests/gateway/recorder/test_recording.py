@@ -25,6 +25,7 @@ from layout.records import TopicRecord
 from metadata import keys
 from metadata.feed import ChangeFeed
 from metadata.lanes import Timeouts
+from metadata.segment_logs import LogPlace, SegmentLogs
 from metadata.store import TopicStore, open_store
 from metadata.traces.directories import open_trace
 from metadata.traces.events import Kind
@@ -113,6 +114,28 @@ async def test_every_change_is_recorded_in_order_with_its_value(valkey: ValkeyPr
     assert len({row.incarnation for row in rows}) == 1
     assert [event.seq for event in events] == list(range(len(events)))
     assert {event.run for event in events} == {1}
+
+
+async def test_owners_and_drained_segments_are_rows_without_a_record(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    place = LogPlace.of_segment(TOPIC, "0000-ffff-0")
+    async with recording_store(valkey.url, Plan(tmp_path)) as (store, recorder):
+        logs = SegmentLogs(store)
+        version = await store.create(TOPIC, value_of(), ["0000-ffff-0"])
+        state = await logs.state(place)
+        assert state is not None
+        opened = await logs.claim(place, state, "a" * 16)
+        assert opened is not None
+        await logs.save(opened.claim, {"s": b"1"}, drained=True)
+        await logs.release(opened.claim)
+        await written(recorder, 6)
+    rows = events_of(tmp_path)[2:]
+    assert [(row.kind, row.version, row.value) for row in rows] == [
+        (Kind.CREATED, 0, value_of()),
+        (Kind.OWNER, None, None),
+        (Kind.DRAINED, None, None),
+        (Kind.OWNER, None, None),
+    ]
+    assert {row.incarnation for row in rows} == {version.incarnation}
 
 
 async def test_times_are_those_of_the_store_the_notification_and_the_recorder(

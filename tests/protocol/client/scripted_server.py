@@ -24,26 +24,37 @@ class Peer:
     def __init__(self, stream: trio.SocketStream, server: ScriptedServer) -> None:
         self.server = server
         self._stream = stream
+        self._sending = trio.Lock()  # a test may send beside its script
         self._decoder = FrameDecoder()
-        self._received: list[BaseCommand] = []
+        self._received: list[Frame] = []
 
     async def send(self, *commands: BaseCommand) -> None:
-        await self._stream.send_all(b"".join(map(encode, commands)))
+        await self.send_bytes(b"".join(map(encode, commands)))
 
     async def send_bytes(self, data: bytes) -> None:
-        await self._stream.send_all(data)
+        async with self._sending:
+            await self._stream.send_all(data)
+
+    async def close(self) -> None:
+        """Close the connection, also under a script that is still reading."""
+        await self._stream.aclose()
 
     async def receive(self) -> BaseCommand | None:
         """The next command; None when the client has gone."""
+        frame = await self.receive_frame()
+        return None if frame is None else frame.command
+
+    async def receive_frame(self) -> Frame | None:
+        """The next command with what follows it in its frame."""
         while not self._received:
             try:
                 data = await self._stream.receive_some()
-            except trio.BrokenResourceError:
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return None
             if not data:
                 return None
             frames = self._decoder.receive(data)
-            self._received += [frame.command for frame in frames if isinstance(frame, Frame)]
+            self._received += [frame for frame in frames if isinstance(frame, Frame)]
         return self._received.pop(0)
 
     async def expect(self, kind: BaseCommand.Type.ValueType) -> BaseCommand:
@@ -56,6 +67,7 @@ class Peer:
         self, features: replies.Features = SCALABLE, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE
     ) -> api.CommandConnect:
         hello = (await self.expect(BaseCommand.CONNECT)).connect
+        self._decoder.max_message_size = max_message_size
         await self.send(replies.connected("Scripted 1", hello.protocol_version, max_message_size, features))
         return hello
 

@@ -1,11 +1,13 @@
 """Receivers and a log for dispatchers, without sockets or a store."""
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from metadata.log_entries import StoredEntry
+from protocol.wire import pulsar_api_pb2 as api
 from segments.cursors import Cursor
 from segments.dispatch import Delivery, Dispatcher, Kind
-from segments.entries import StoredEntry
 
 
 @dataclass(eq=False)
@@ -18,13 +20,13 @@ class StagedReceiver:
 
 @dataclass
 class StagedLog:
-    """A log whose entries all hold as many messages as was said when they were appended."""
+    """Entries as they were appended, all of them still there."""
 
     entries: list[StoredEntry] = field(default_factory=list)
 
-    def append(self, count: int = 1, *, messages: int = 1, body: bytes = b"") -> None:
-        start = len(self.entries)
-        self.entries += [StoredEntry(index, 0, messages, body) for index in range(start, start + count)]
+    def append(self, count: int = 1, *, messages: int = 1, key: str | None = None) -> None:
+        start = self.end
+        self.entries += [StoredEntry(index, 0, messages, body_of(index, key)) for index in range(start, start + count)]
 
     @property
     def end(self) -> int:
@@ -42,6 +44,12 @@ class StagedLog:
                 break
             deliveries += handed_out
         return deliveries
+
+
+def body_of(sequence: int, key: str | None) -> bytes:
+    metadata = api.MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=0, partition_key=key)
+    data = metadata.SerializeToString()
+    return struct.pack(">I", len(data)) + data + b"payload"
 
 
 def log_of(count: int, *, messages: int = 1) -> StagedLog:

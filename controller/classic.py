@@ -1,0 +1,229 @@
+"""What creates, grows and deletes classic topics; partitions lie in many buckets, so this takes several steps.
+
+Every step can be repeated. The record of a partitioned topic is the first that comes and the last that goes, and a
+partition that is missing is created when somebody uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+import trio
+
+from controller.transitions import ATTEMPTS, TopicLimits, TransitionError, provide_namespace
+from metadata.classic_records import ClassicLog, ClassicTopic, PartitionedState, PartitionedTopic
+from metadata.classic_topics import ClassicTopics
+from metadata.errors import (
+    BadPartitions,
+    NameTaken,
+    StoreError,
+    TopicChanging,
+    TopicExists,
+    TopicMissing,
+    VersionConflict,
+)
+from metadata.store import TopicStore
+from protocol.names import TopicName
+
+# Partitions that are worked on together; each is a script in a bucket of its own.
+_TOGETHER: Final = 16
+
+# How many clients of a classic log are connected, anywhere.
+Attached = Callable[[TopicName], Awaitable[int]]
+
+
+class StillUsed(TransitionError):
+    """Clients are connected to what would be deleted."""
+
+
+async def nobody_attached(topic: TopicName) -> int:
+    return 0
+
+
+class ClassicTransitions:
+    """The writers of classic topics, safe to call from many tasks and many nodes at once."""
+
+    def __init__(
+        self,
+        store: TopicStore,
+        limits: TopicLimits,
+        *,
+        auto_create: bool = True,
+        attached: Attached = nobody_attached,
+    ) -> None:
+        self.topics = ClassicTopics(store)
+        self.auto_create = auto_create
+        self._store = store
+        self._limits = limits
+        self._attached = attached
+
+    async def create(self, topic: TopicName, properties: Mapping[str, str] | None = None) -> None:
+        """Make a topic without partitions; its namespace too, unless auto-creation is off."""
+        topic.check_creatable()
+        chosen = self._limits.checked(properties or {})
+        await provide_namespace(self._store, topic, auto_create=self.auto_create)
+        await self.topics.create_log(topic, chosen)
+
+    async def create_partitioned(
+        self, topic: TopicName, partitions: int, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Make a topic with so many partitions, all of them at once: listings and patterns see partitions only."""
+        topic.check_creatable()
+        self._check_partitions(topic, partitions)
+        chosen = self._limits.checked(properties or {})
+        await provide_namespace(self._store, topic, auto_create=self.auto_create)
+        await self.topics.create_partitioned(topic, partitions, chosen)
+        await self._provide_all([topic.partition_at(index) for index in range(partitions)])
+
+    async def grow(self, topic: TopicName, partitions: int) -> None:
+        """Give a topic more partitions. The same number again only creates those that are missing."""
+        self._check_partitions(topic, partitions)
+        for _ in range(ATTEMPTS):
+            seen = await self._partitioned(topic)
+            if seen.state is not PartitionedState.ACTIVE:
+                raise _changing(seen)
+            if partitions < seen.partitions:
+                raise BadPartitions(
+                    f"{topic} has {seen.partitions} partitions and cannot have {partitions}: they only become more."
+                )
+            try:
+                if partitions > seen.partitions:
+                    await self.topics.replace_partitioned(seen, partitions=partitions)
+            except VersionConflict:
+                continue
+            await self._provide_all([topic.partition_at(index) for index in range(partitions)])
+            return
+        raise VersionConflict(f"{topic} was changed by others {ATTEMPTS} times meanwhile: try again.")
+
+    async def provide(self, topic: TopicName) -> None:
+        """See that the log of this name is there, for somebody who wants to use it.
+
+        A topic is created unless auto-creation is off, a partition only if its topic has that many.
+        """
+        if topic.partition is not None:
+            await self._provide_partition(topic)
+            return
+        if isinstance(await self.topics.get(topic), ClassicLog):
+            return
+        if not self.auto_create:
+            raise TopicMissing(f"Topic not found: {topic}. Create it first, or let topics be created by their use.")
+        try:
+            await self.create(topic)
+        except NameTaken:
+            raise
+        except TopicExists:
+            pass  # somebody else was faster
+
+    async def delete(self, topic: TopicName, *, force: bool = False) -> None:
+        """Delete a topic without partitions, or a partition that has outlived its topic."""
+        if topic.partition is not None and await self.topics.get(topic.base) is not None:
+            raise NameTaken(f"{topic} belongs to {topic.base}: delete that one with all of its partitions.")
+        found = await self.topics.get(topic)
+        if isinstance(found, PartitionedTopic):
+            raise NameTaken(f"{topic} is partitioned: delete it with its partitions, at …/partitions.")
+        if not force:
+            await self.check_unused([topic])
+        await self.topics.delete_log(topic)
+
+    async def delete_partitioned(self, topic: TopicName, *, force: bool = False) -> None:
+        """Delete a topic with all of its partitions; one whose deletion was interrupted is deleted further."""
+        for _ in range(ATTEMPTS):
+            seen = await self._partitioned(topic)
+            if seen.state in (PartitionedState.MIGRATING, PartitionedState.MIGRATED):
+                raise _changing(seen)
+            if not force:
+                await self.check_unused(seen.logs)
+            try:
+                if seen.state is not PartitionedState.DELETING:
+                    # From now on nobody gets a partition created by using it.
+                    seen = await self.topics.replace_partitioned(seen, state=PartitionedState.DELETING)
+            except VersionConflict:
+                continue
+            await _all(self._delete_partition, seen.logs)
+            try:
+                await self.topics.delete_partitioned(topic, incarnation=seen.version.incarnation)
+            except (TopicMissing, VersionConflict):
+                pass  # somebody else deleted it as well, and was faster
+            return
+        raise VersionConflict(f"{topic} was changed by others {ATTEMPTS} times meanwhile: try again.")
+
+    async def check_unused(self, logs: Sequence[TopicName]) -> None:
+        count = sum([await self._attached(log) for log in logs])
+        if count:
+            raise StillUsed(f"{count} clients are connected to {logs[0].base}: let them leave first, or use force.")
+
+    async def _partitioned(self, topic: TopicName) -> PartitionedTopic:
+        found = await self.topics.get(topic)
+        if found is None:
+            raise TopicMissing(f"Topic not found: {topic}. Check its name, or create it.")
+        if isinstance(found, ClassicLog):
+            raise NameTaken(f"{topic} is not partitioned.")
+        return found
+
+    async def _provide_all(self, logs: Sequence[TopicName]) -> None:
+        await _all(self._provide_partition, logs)
+
+    async def _provide_partition(self, topic: TopicName) -> None:
+        parent = _topic_of_partition(await self.topics.get(topic.base), topic).version.incarnation
+        try:
+            incarnation = await self.topics.create_log(topic, {}, parent)
+        except TopicExists:
+            return
+        # The topic lies in another bucket, and may have been deleted after it was looked at.
+        found = await self.topics.get(topic.base)
+        if found is None or found.version.incarnation != parent or _is_going(found):
+            await self._delete_partition(topic, incarnation)
+            raise TopicMissing(f"Topic not found: {topic.base} was deleted meanwhile.")
+
+    async def _delete_partition(self, topic: TopicName, incarnation: str = "") -> None:
+        try:
+            await self.topics.delete_log(topic, incarnation=incarnation)
+        except (TopicMissing, VersionConflict):
+            pass  # it is gone, and that is what was asked for
+
+    def _check_partitions(self, topic: TopicName, partitions: int) -> None:
+        limit = self._limits.max_partitions
+        if not 1 <= partitions <= limit:
+            raise BadPartitions(
+                f"{topic} cannot have {partitions} partitions: give a number from 1 to {limit}, or raise the server's"
+                " max_partitions."
+            )
+
+
+def _topic_of_partition(found: ClassicTopic | None, topic: TopicName) -> PartitionedTopic:
+    index = topic.partition
+    assert index is not None
+    if not isinstance(found, PartitionedTopic) or index >= found.partitions:
+        raise TopicMissing(f"Topic not found: {topic}. {topic.base} has no such partition.")
+    if found.state is not PartitionedState.ACTIVE:
+        raise TopicMissing(f"Topic not found: {topic}. {topic.base} is being deleted or migrated.")
+    return found
+
+
+def _is_going(found: ClassicTopic) -> bool:
+    return isinstance(found, PartitionedTopic) and found.state is PartitionedState.DELETING
+
+
+def _changing(seen: PartitionedTopic) -> TopicChanging:
+    if seen.state is PartitionedState.DELETING:
+        return TopicChanging(f"{seen.name} is being deleted: delete it again if that was interrupted.")
+    return TopicChanging(f"{seen.name} is a part of the scalable topic {seen.name.canonical} now, or about to be.")
+
+
+async def _all(work: Callable[[TopicName], Awaitable[None]], topics: Sequence[TopicName]) -> None:
+    """Work on all of them, some together; after a failure no more are begun."""
+    failures: list[StoreError] = []
+
+    async def try_one(topic: TopicName) -> None:
+        try:
+            await work(topic)
+        except StoreError as error:
+            failures.append(error)
+
+    for start in range(0, len(topics), _TOGETHER):
+        async with trio.open_nursery() as nursery:
+            for topic in topics[start : start + _TOGETHER]:
+                nursery.start_soon(try_one, topic)
+        if failures:
+            raise failures[0]

@@ -1,0 +1,116 @@
+"""Puts the data plane of a node together, and lends it what it needs of the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from gateway.settings import Settings
+from layout import records
+from layout.segments import Segment
+from metadata import keys
+from metadata.lanes import Lane
+from metadata.log_places import LogPlace
+from metadata.peers import Peers
+from metadata.registrations import Registrations
+from metadata.segment_logs import SegmentLogs
+from metadata.store import TopicStore
+from metadata.subscriptions import SubscriptionType
+from protocol.names import SegmentName, TopicName
+from segments import placement
+from segments.connection import DataPlane
+from segments.hosting import ClassicLogs, Hosting
+from segments.open_log import Around, DataCounters, LogLimits
+from segments.port import LogsOfTopics
+from segments.starting import Starting
+from segments.tail import Budget
+from sessions.hub import Hub
+
+
+@dataclass(frozen=True, slots=True)
+class DataParts:
+    """What the node keeps of its data plane."""
+
+    plane: DataPlane
+    hosting: Hosting
+    port: LogsOfTopics
+    counters: DataCounters
+
+
+class StoredTopics:
+    """What the data plane asks about topics."""
+
+    def __init__(self, store: TopicStore, registrations: Registrations) -> None:
+        self._store = store
+        self._registrations = registrations
+
+    async def segment(self, topic: TopicName, descriptor: str) -> Segment | None:
+        stored = await self._store.get(topic)
+        if stored is None:
+            return None
+        segments = records.decode_layout(stored.value).segments.values()
+        return next((segment for segment in segments if segment.descriptor == descriptor), None)
+
+    async def created_epoch(self, topic: TopicName, subscription: str, *, ordered: bool) -> int | None:
+        kind = SubscriptionType.STREAM if ordered else SubscriptionType.QUEUE
+        now_ms = time.time_ns() // 1_000_000
+        settings = await self._registrations.create_subscription(topic, subscription, kind, now_ms)
+        return None if settings.from_start else settings.created_at_epoch
+
+
+class NoClassicLogs:
+    """A node without classic topics."""
+
+    async def ensure(self, topic: TopicName) -> bool:
+        return False
+
+
+def build_data_plane(
+    settings: Settings,
+    *,
+    store: TopicStore,
+    registrations: Registrations,
+    peers: Peers,
+    hub: Callable[[], Hub],
+    lane: Callable[[], Lane],
+    classic: ClassicLogs,
+    nursery: trio.Nursery,
+) -> DataParts:
+    logs = SegmentLogs(store)
+    counters = DataCounters()
+
+    async def layout_told(place: LogPlace) -> None:
+        if place.segment_id is not None:
+            await hub().refreshed(keys.topic_at(place.path))
+
+    around = Around(
+        logs=logs,
+        nursery=nursery,
+        limits=LogLimits(replicas=settings.ack_replicas),
+        counters=counters,
+        tails=Budget(settings.tail_memory),
+        layout_told=layout_told,
+    )
+    hosting = Hosting(around, peers, classic, rebalance_interval=settings.rebalance_interval)
+    plane = DataPlane(hosting, Starting(StoredTopics(store, registrations)), nursery)
+    return DataParts(plane, hosting, LogsOfTopics(store, logs, registrations, hosting, lane), counters)
+
+
+def segment_url(peers: Peers) -> Callable[[TopicName, Segment, str], str]:
+    """Where a segment is served: at its owner, or at the node that should own it."""
+
+    def url(topic: TopicName, segment: Segment, session: str) -> str:
+        nodes = peers.nodes
+        if len(nodes) == 1:
+            return nodes[0].pulsar_url
+        urls = {node.session: node.pulsar_url for node in nodes if node.pulsar_url}
+        if session in urls:
+            return urls[session]
+        name = SegmentName(topic, segment.range.start, segment.range.end, segment.segment_id)
+        chosen = placement.choose(str(name), urls)
+        return urls[chosen] if chosen is not None else nodes[0].pulsar_url
+
+    return url

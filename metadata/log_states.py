@@ -1,0 +1,128 @@
+"""What is known of a log beside its entries: its owner, how far it reaches, its producers and subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from metadata.errors import RecordDamaged
+from metadata.link import Reply
+from metadata.log_places import LogPlace
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    incarnation: str
+    sealed: bool
+    session: str  # of the node that owns it, '' for nobody
+    term: int  # of the last claim, which may have ended
+    ledger: int | None  # None before the first claim
+    first: int  # lowest index that is still there
+    next: int  # index of the next entry
+    size: int  # bytes that are stored
+    topic_epoch: int | None
+
+    @property
+    def owner(self) -> str:
+        """The entry that a claim has to find unchanged."""
+        return f"{self.session}:{self.term}" if self.session else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right of one node to write to a log. Every write carries the token, and is refused once another stands."""
+
+    place: LogPlace
+    incarnation: str
+    session: str
+    term: int
+    ledger: int
+
+    @property
+    def token(self) -> bytes:
+        return f"{self.session}:{self.term}".encode()
+
+
+class ProducerMark(NamedTuple):
+    """The last message of a producer that was stored: its sequence number, and where it stands."""
+
+    sequence: int
+    index: int  # type: ignore[assignment]  # hides a method that nobody calls on a mark
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A log as it was handed over to its new owner."""
+
+    claim: Claim
+    state: LogState
+    cursors: dict[str, bytes]
+    producers: dict[str, ProducerMark]
+    last_time_ms: int
+    largest: int = 0  # bytes of the largest entry that it ever had
+
+
+class LogStanding(NamedTuple):
+    """How far a log reaches, None where it is gone, and where subscriptions stand in it, as their cursors say."""
+
+    state: LogState | None
+    cursors: Mapping[str, bytes]
+
+
+def mark_entry(mark: ProducerMark) -> str:
+    return f"{mark.sequence} {mark.index}"
+
+
+def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """The hash that a script returned as a flat list."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def state_of(place: LogPlace, fields: Mapping[bytes, bytes]) -> LogState | None:
+    try:
+        if b"incarnation" not in fields or fields[b"state"] == b"REMOVED":
+            return None
+        session, _, _ = fields.get(b"owner", b"").decode().partition(":")
+        ledger, epoch = fields.get(b"ledger"), fields.get(b"epoch")
+        return LogState(
+            fields[b"incarnation"].decode(),
+            fields[b"state"] == b"SEALED",
+            session,
+            int(fields.get(b"term", 0)),
+            None if ledger is None else int(ledger),
+            int(fields.get(b"first", 0)),
+            int(fields.get(b"next", 0)),
+            int(fields.get(b"size", 0)),
+            None if epoch is None else int(epoch),
+        )
+    except (KeyError, ValueError):
+        raise _damaged(place) from None
+
+
+def opened(place: LogPlace, session: str, term: int, state: Reply, cursors: Reply, producers: Reply) -> Opened:
+    """What a claim gave."""
+    fields = pairs(state)
+    found = state_of(place, fields)
+    try:
+        if found is None or found.ledger is None:
+            raise _damaged(place)
+        return Opened(
+            Claim(place, found.incarnation, session, term, found.ledger),
+            found,
+            {name.decode(): cursor for name, cursor in pairs(cursors).items()},
+            {name.decode(): _mark_of(entry) for name, entry in pairs(producers).items()},
+            int(fields.get(b"time", 0)),
+            int(fields.get(b"largest", 0)),
+        )
+    except ValueError:
+        raise _damaged(place) from None
+
+
+def _mark_of(entry: bytes) -> ProducerMark:
+    sequence, index = entry.split(b" ")
+    return ProducerMark(int(sequence), int(index))
+
+
+def _damaged(place: LogPlace) -> RecordDamaged:
+    return RecordDamaged(f"What is stored for {place.name} is not the state of a segment: restore or remove it.")

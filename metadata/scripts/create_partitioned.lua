@@ -1,0 +1,25 @@
+#!lua
+-- Creates the record of a partitioned topic, index entry and change log entry, or nothing. Its partitions come later, each
+-- in its own bucket.
+-- KEYS: partitioned, index, changes, mark, closed, record, classic
+-- ARGV: op, incarnation, index field, path, log length, store id, properties, number of partitions
+-- Returns {outcome, incarnation, version}; outcome is done, exists, scalable or classic (the name is taken by a topic of
+-- that kind), closed (the namespace is being deleted) or lost (the mark is not that of our store).
+local op, incarnation = ARGV[1], ARGV[2]
+local current = redis.call('HMGET', KEYS[1], 'op', 'incarnation', 'version')
+if current[2] then return {current[1] == op and 'done' or 'exists', current[2], current[3]} end
+if redis.call('EXISTS', KEYS[6]) == 1 then return {'scalable', '', ''} end
+if redis.call('EXISTS', KEYS[7]) == 1 then return {'classic', '', ''} end
+if redis.call('GET', KEYS[4]) ~= ARGV[6] then return {'lost', '', ''} end
+if redis.call('EXISTS', KEYS[5]) == 1 then return {'closed', '', ''} end
+redis.call('HLEN', KEYS[2])
+redis.call('XLEN', KEYS[3])
+
+local time = redis.call('TIME')
+local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+redis.call('HSET', KEYS[1], 'state', 'ACTIVE', 'partitions', ARGV[8], 'incarnation', incarnation, 'version', '0',
+  'ctime', now, 'op', op, 'properties', ARGV[7])
+redis.call('HSET', KEYS[2], ARGV[3], incarnation)
+redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[5], '*',
+  'topic', ARGV[4], 'kind', 'classic', 'incarnation', incarnation, 'op', op)
+return {'done', incarnation, '0'}

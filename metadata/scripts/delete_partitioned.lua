@@ -1,0 +1,24 @@
+#!lua flags=allow-oom
+-- Deletes the record of a partitioned topic whose partitions are gone, with its index entry, and says so in the change log;
+-- its schemas go by the garbage list.
+-- KEYS: partitioned, index, changes, garbage
+-- ARGV: op, incarnation, index field, path, log length, incarnation of the scalable topic that it was migrated to ('' for
+--   one that was not)
+-- Returns {outcome, incarnation, version}; outcome is done, missing, conflict (another incarnation, unless it is '') or
+-- migrated (to another topic than that).
+local current = redis.call('HMGET', KEYS[1], 'incarnation', 'migrated')
+if not current[1] then return {'missing', '', ''} end
+if (current[2] or '') ~= ARGV[6] then return {'migrated', current[1], ''} end
+if ARGV[2] ~= '' and current[1] ~= ARGV[2] then return {'conflict', current[1], ''} end
+redis.call('HLEN', KEYS[2])
+redis.call('XLEN', KEYS[3])
+redis.call('HLEN', KEYS[4])
+
+local time = redis.call('TIME')
+local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+redis.call('UNLINK', KEYS[1])
+redis.call('HDEL', KEYS[2], ARGV[3])
+redis.call('HSET', KEYS[4], current[1] .. '/' .. ARGV[4] .. '/', now)
+redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[5], '*',
+  'topic', ARGV[4], 'kind', 'classic', 'incarnation', current[1], 'op', ARGV[1])
+return {'done', current[1], '0'}

@@ -1,0 +1,245 @@
+"""Appending to one log: messages queue up while a call is under way, and the next call takes all of them.
+
+One call at a time keeps the order whatever happens: all of its messages are stored or none, and nothing behind them is
+sent before that is known.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from metadata.errors import LogFenced, LogMissing, LogSealed, OutcomeUnknown, StoreError, StoreFull, TooFewReplicas
+from metadata.log_entries import Entry, StoredEntry
+from metadata.log_states import Claim, Opened, ProducerMark
+from metadata.segment_logs import SegmentLogs
+from protocol.backoff import Backoff
+from segments.producers import Producer, Sequences
+
+log = logging.getLogger(__name__)
+
+# One call: long enough to spread its cost, short enough that the store serves others in between.
+_MOST_ENTRIES: Final = 256
+_MOST_BYTES: Final = 1024 * 1024
+_FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 1.0
+
+
+@dataclass(eq=False, slots=True)
+class Sent:
+    """A message as its client sent it, on the way into the log."""
+
+    producer: Producer
+    sequence: int
+    highest: int  # 0 if the client said none
+    messages: int
+    body: bytes
+    is_new: bool  # False: it was stored before, or is on its way, and only wants to know where
+    hash_range: tuple[int, int] | None = None
+
+    @property
+    def last(self) -> int:
+        return max(self.sequence, self.highest)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the owner of the log does about what became of messages."""
+
+    stored: Callable[[Sequence[StoredEntry]], None]
+    receipt: Callable[[Sent, int | None], None]  # the index, None if it is not known any more
+    refused: Callable[[Sequence[Sent], StoreError], None]
+    sealed: Callable[[Sequence[Sent]], None]
+    lost: Callable[[StoreError], None]
+
+
+class Appender:
+    """The writing end of a log that this node owns."""
+
+    def __init__(
+        self,
+        logs: SegmentLogs,
+        opened: Opened,
+        sequences: Sequences,
+        outcome: Outcome,
+        *,
+        nursery: trio.Nursery,
+        replicas: int = 0,
+    ) -> None:
+        self.claim: Claim = opened.claim
+        self.next = opened.state.next
+        self.size = opened.state.size
+        self.queued_bytes = 0
+        self.last_time_ms = opened.last_time_ms
+        self._logs = logs
+        self._sequences = sequences
+        self._outcome = outcome
+        self._nursery = nursery
+        self._replicas = replicas
+        self._queue: deque[Sent] = deque()
+        self._running = False
+        self._ended = False
+        self._room = trio.Event()
+
+    def add(self, sent: Sent) -> None:
+        """Queue a message."""
+        self._queue.append(sent)
+        self.queued_bytes += len(sent.body)
+        if not self._running and not self._ended:
+            self._running = True
+            self._nursery.start_soon(self._run)
+
+    def end(self) -> list[Sent]:
+        """Append nothing more; what was still queued."""
+        self._ended = True
+        left = list(self._queue)
+        self._queue.clear()
+        self.queued_bytes = 0
+        self._note_progress()
+        return left
+
+    async def wait_idle(self) -> None:
+        """Return when no call is under way any more."""
+        while self._running:
+            await self._progress()
+
+    async def wait_room(self, most: int) -> None:
+        """Return when no more than so many bytes wait, or nothing more is appended."""
+        while self.queued_bytes > most and not self._ended:
+            await self._progress()
+
+    async def _progress(self) -> None:
+        await self._room.wait()
+
+    def _note_progress(self) -> None:
+        self._room.set()
+        self._room = trio.Event()
+
+    async def _run(self) -> None:
+        try:
+            while self._queue and not self._ended:
+                await self._append(self._take())
+                self._note_progress()
+        except (LogFenced, LogMissing) as error:
+            self._outcome.lost(error)
+        except Exception as error:
+            log.exception("appending to %s failed", self.claim.place.name)
+            self._outcome.lost(LogFenced(f"The log cannot be written now: {error}"))
+        finally:
+            self._running = False
+            self._note_progress()
+
+    def _take(self) -> list[Sent]:
+        taken: list[Sent] = []
+        size = 0
+        while self._queue and len(taken) < _MOST_ENTRIES and size < _MOST_BYTES:
+            sent = self._queue.popleft()
+            size += len(sent.body)
+            taken.append(sent)
+        self.queued_bytes -= size
+        return taken
+
+    async def _append(self, taken: list[Sent]) -> None:
+        now_ms = self.last_time_ms = max(self.last_time_ms, time.time_ns() // 1_000_000)
+        entries = [Entry(now_ms, sent.messages, sent.body, None, sent.hash_range) for sent in taken if sent.is_new]
+        if not entries:
+            self._tell(taken)
+            return
+        first = self.next
+        index = first
+        marks: dict[str, ProducerMark] = {}
+        for sent in taken:
+            if sent.is_new:
+                marks[sent.producer.name] = ProducerMark(sent.last, index)
+                index += 1
+        size = self.size + sum(len(entry.body) for entry in entries)
+        try:
+            await self._store(first, entries, marks, size)
+        except TooFewReplicas as error:
+            self._keep(first, entries, taken, size)
+            self._outcome.refused(self._with_queued(taken), error)
+            return
+        except LogSealed:
+            self._refuse_all(taken)
+            return
+        except StoreFull as error:
+            refused = self._with_queued(taken)
+            for sent in refused:
+                self._sequences.refuse(sent.producer.name)
+            self._outcome.refused(refused, error)
+            return
+        self._keep(first, entries, taken, size)
+        self._tell(taken)
+
+    async def _store(self, first: int, entries: Sequence[Entry], marks: dict[str, ProducerMark], size: int) -> None:
+        """Store entries; where the answer was lost, find out, and go on until they are stored or cannot be."""
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while True:
+            try:
+                await self._logs.append(self.claim, first, entries, marks, size, replicas=self._replicas)
+                return
+            except OutcomeUnknown:
+                pass
+            except (LogFenced, LogMissing, LogSealed, StoreFull, TooFewReplicas):
+                raise
+            except StoreError as error:
+                log.info("appending to %s waits for the store: %s", self.claim.place.name, error)
+            await trio.sleep(backoff.next())
+            if await self._claim_again() >= first + len(entries):
+                return
+
+    async def _claim_again(self) -> int:
+        """Under a new term whatever is still under way of the last call is refused; how far the log reaches."""
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while True:
+            try:
+                state = await self._logs.state(self.claim.place)
+                if state is None or state.incarnation != self.claim.incarnation:
+                    raise LogMissing(f"{self.claim.place.name} is gone: look the topic up again.")
+                if state.session != self.claim.session or state.term != self.claim.term:
+                    raise LogFenced(f"This node does not own {self.claim.place.name} any more: look it up again.")
+                opened = await self._logs.claim(self.claim.place, state, self.claim.session)
+                if opened is not None:
+                    self.claim = opened.claim
+                    return opened.state.next
+            except (LogFenced, LogMissing):
+                raise
+            except StoreError as error:
+                log.info("claiming %s again waits for the store: %s", self.claim.place.name, error)
+            await trio.sleep(backoff.next())
+
+    def _keep(self, first: int, entries: Sequence[Entry], taken: Sequence[Sent], size: int) -> None:
+        stored = [
+            StoredEntry(first + number, entry.time_ms, entry.messages, entry.body, entry.txn, entry.hash_range)
+            for number, entry in enumerate(entries)
+        ]
+        self.next = first + len(entries)
+        self.size = size
+        index = first
+        for sent in taken:
+            if sent.is_new:
+                self._sequences.stored(sent.producer.name, sent.last, index)
+                index += 1
+        self._outcome.stored(stored)
+
+    def _tell(self, taken: Sequence[Sent]) -> None:
+        for sent in taken:
+            self._outcome.receipt(sent, self._sequences.place(sent.producer.name, sent.last))
+
+    def _refuse_all(self, taken: Sequence[Sent]) -> None:
+        refused = self._with_queued(taken)
+        self._ended = True
+        self._outcome.sealed(refused)
+
+    def _with_queued(self, taken: Sequence[Sent]) -> list[Sent]:
+        """What is queued behind refused messages must not overtake them: it is refused as well."""
+        refused = [*taken, *self._queue]
+        self._queue.clear()
+        self.queued_bytes = 0
+        return refused

@@ -1,0 +1,442 @@
+"""What one client says to the data plane: its producers and consumers, from their requests to their end.
+
+Never awaits: what takes time runs in a task of its own and answers through the peer. What follows an answer comes after
+it by the protocol itself; messages of a producer and acknowledgements are acted on in the order in which they come.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+import trio
+
+from metadata.errors import StoreError
+from protocol import data_replies, replies
+from protocol.errors import ProtocolError
+from protocol.framing import BadFrame, ChecksumMismatch, encode, parse_payload
+from protocol.names import TopicName
+from protocol.wire import pulsar_api_pb2 as api
+from protocol.wire.pulsar_api_pb2 import BaseCommand
+from segments.consumers import Consumer
+from segments.dispatch.errors import ConsumerBusy, DispatchRefusal
+from segments.dispatch.receivers import Kind
+from segments.errors import NoSuchConsumer, NotAllowed
+from segments.frames import MessageFrames
+from segments.hosting import Hosting, place_of
+from segments.open_log import OpenLog
+from segments.ports import Peer
+from segments.producers import Mode, Producer
+from segments.starting import Starting
+from segments.subscription import LogSubscription
+
+log = logging.getLogger(__name__)
+
+_KINDS: Final[Mapping[int, Kind]] = {
+    api.CommandSubscribe.Exclusive: Kind.EXCLUSIVE,
+    api.CommandSubscribe.Shared: Kind.SHARED,
+    api.CommandSubscribe.Failover: Kind.FAILOVER,
+    api.CommandSubscribe.Key_Shared: Kind.KEY_SHARED,
+}
+# What refuses a request without being a fault of ours.
+_REFUSALS: Final = (ProtocolError, StoreError, DispatchRefusal)
+# How long the subscribe of a segment's next consumer is held while the one before lets go of it: clients give up after
+# 30 s, and some never try again after a refusal.
+_HANDOVER: Final = 25.0
+
+
+class Schemas:
+    """The schemas of topics as producers and consumers need them; this one takes everything."""
+
+    async def for_producer(self, topic: TopicName, schema: api.Schema) -> bytes:
+        """Its version, made if it is new. Raises a refusal where it does not fit."""
+        return b""
+
+    async def for_consumer(self, topic: TopicName, schema: api.Schema) -> bytes:
+        return b""
+
+
+@dataclass(frozen=True, slots=True)
+class DataPlane:
+    """What all connections share."""
+
+    hosting: Hosting
+    starting: Starting
+    nursery: trio.Nursery
+    schemas: Schemas = field(default_factory=Schemas)
+
+    def connect(self, peer: Peer, address: str) -> DataDialogue:
+        return DataDialogue(self, peer, address)
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A consumer with where it is."""
+
+    log: OpenLog
+    subscription: LogSubscription
+    consumer: Consumer
+
+
+class DataDialogue:
+    """The producers and consumers of one connection."""
+
+    def __init__(self, plane: DataPlane, peer: Peer, address: str) -> None:
+        self._plane = plane
+        self._peer = peer
+        self._address = address
+        self._producers: dict[int, tuple[OpenLog, Producer]] = {}
+        self._consumers: dict[int, _Open] = {}
+        self._opening: dict[tuple[str, int], trio.CancelScope] = {}
+        self._congested: OpenLog | None = None
+        self._ended = False
+
+    @property
+    def congested(self) -> bool:
+        """Whether so much that it sent waits to be stored that it should be left unread."""
+        return self._congested is not None and self._congested.is_congested
+
+    async def wait_relaxed(self) -> None:
+        if self._congested is not None:
+            await self._congested.wait_room()
+            self._congested = None
+
+    def receive(self, command: BaseCommand, body: bytes) -> None:
+        handler = _HANDLERS[command.type]
+        try:
+            handler(self, command, body)
+        except _REFUSALS as error:
+            self._refuse(command, error)
+
+    def end(self) -> None:
+        """The connection is gone."""
+        self._ended = True
+        for scope in self._opening.values():
+            scope.cancel()
+        producers, self._producers = self._producers, {}
+        consumers, self._consumers = self._consumers, {}
+        for opened in consumers.values():
+            opened.log.unsubscribe(opened.consumer, opened.subscription)
+        if producers:
+            self._plane.nursery.start_soon(self._leave_all, list(producers.values()))
+
+    async def _leave_all(self, producers: list[tuple[OpenLog, Producer]]) -> None:
+        for log_, producer in producers:
+            try:
+                await log_.leave(producer)
+            except StoreError as error:
+                log.info("a producer of %s is gone, and the store does not know: %s", log_.name, error)
+
+    # Lookup.
+
+    def _lookup(self, command: BaseCommand, body: bytes) -> None:
+        request = command.lookupTopic
+        place_of(request.topic)
+
+        async def answer() -> None:
+            url = await self._plane.hosting.url_of(request.topic)
+            if url.startswith("pulsar+ssl:"):
+                self._reply(replies.lookup_connect(request.request_id, None, url))
+            else:
+                self._reply(replies.lookup_connect(request.request_id, url))
+
+        self._start(command, answer)
+
+    # Producers.
+
+    def _producer(self, command: BaseCommand, body: bytes) -> None:
+        request = command.producer
+        self._start(command, lambda: self._open_producer(request), ("producer", request.producer_id))
+
+    async def _open_producer(self, request: api.CommandProducer) -> None:
+        log_ = await self._plane.hosting.open(request.topic)
+        version = b""
+        if request.HasField("schema"):
+            version = await self._plane.schemas.for_producer(_topic_of(request.topic), request.schema)
+        named = request.HasField("producer_name") and bool(request.producer_name)
+        producer = Producer(
+            self._peer,
+            request.producer_id,
+            request.producer_name if named else f"vela-{os.urandom(6).hex()}",
+            Mode(request.producer_access_mode),
+            request.epoch,
+            named and request.user_provided_producer_name,
+            begin=lambda: self._welcome(request.request_id, log_, producer, version, True),
+            address=self._address,
+        )
+        ready = await log_.join(producer, request.topic_epoch if request.HasField("topic_epoch") else None)
+        if request.initial_subscription_name:
+            await log_.ensure_subscription(request.initial_subscription_name)
+        before = self._producers.pop(request.producer_id, None)
+        if before is not None and before[1] is not producer:
+            await before[0].leave(before[1])
+        self._producers[request.producer_id] = log_, producer
+        self._welcome(request.request_id, log_, producer, version, ready)
+
+    def _welcome(self, request_id: int, log_: OpenLog, producer: Producer, version: bytes, ready: bool) -> None:
+        last = log_.last_sequence(producer)
+        self._reply(
+            data_replies.producer_success(request_id, producer.name, last, version, producer.topic_epoch, ready)
+        )
+
+    def _send(self, command: BaseCommand, body: bytes) -> None:
+        request = command.send
+        found = self._producers.get(request.producer_id)
+        if found is None:
+            return  # closed by us, and the client does not know yet: it sends again when it has come back
+        log_, producer = found
+        try:
+            parse_payload(body).verify()
+        except (BadFrame, ChecksumMismatch) as error:
+            code = getattr(error, "server_error", api.ChecksumError)
+            self._reply(data_replies.send_error(request.producer_id, request.sequence_id, code, str(error)))
+            return
+        if request.txnid_most_bits or request.txnid_least_bits:
+            raise NotAllowed("This server has no transactions yet: send without one.")
+        log_.send(producer, request.sequence_id, request.highest_sequence_id, max(1, request.num_messages), body)
+        if log_.is_congested:
+            self._congested = log_
+
+    def _close_producer(self, command: BaseCommand, body: bytes) -> None:
+        request = command.close_producer
+        self._give_up(("producer", request.producer_id))
+        found = self._producers.pop(request.producer_id, None)
+
+        async def close() -> None:
+            if found is not None:
+                await found[0].leave(found[1])
+            self._reply(replies.success(request.request_id))
+
+        self._start(command, close)
+
+    # Consumers.
+
+    def _subscribe(self, command: BaseCommand, body: bytes) -> None:
+        request = command.subscribe
+        if not request.subscription.strip():
+            raise NotAllowed("The subscription has no name: give it one.")
+        self._start(command, lambda: self._open_consumer(request), ("consumer", request.consumer_id))
+
+    async def _open_consumer(self, request: api.CommandSubscribe) -> None:
+        before = self._consumers.pop(request.consumer_id, None)
+        if before is not None:
+            before.log.unsubscribe(before.consumer, before.subscription)
+        log_ = await self._plane.hosting.open(request.topic)
+        if request.HasField("schema"):
+            await self._plane.schemas.for_consumer(_topic_of(request.topic), request.schema)
+        partition = TopicName.parse(request.topic).partition if log_.place.segment_id is None else None
+        ranges: tuple[tuple[int, int], ...] = ()
+        if request.HasField("keySharedMeta") and request.keySharedMeta.keySharedMode == api.STICKY:
+            ranges = tuple((r.start, r.end) for r in request.keySharedMeta.hashRanges)
+        consumer = Consumer(
+            self._peer,
+            request.consumer_id,
+            request.consumer_name or os.urandom(5).hex(),
+            MessageFrames(request.consumer_id, log_.ledger, -1 if partition is None else partition),
+            priority=request.priority_level,
+            key_ranges=ranges,
+            address=self._address,
+            since_ms=time.time_ns() // 1_000_000,
+        )
+        kind = _KINDS[request.subType]
+        start = await self._plane.starting.of(log_, request)
+        give_up_at = trio.current_time() + (_HANDOVER if log_.place.segment_id is not None else 0)
+        while True:
+            try:
+                subscription = await log_.subscribe(
+                    request.subscription, kind, consumer, start=start, durable=request.durable
+                )
+                break
+            except ConsumerBusy:
+                if trio.current_time() >= give_up_at:
+                    raise
+                with trio.move_on_at(give_up_at):
+                    await log_.somebody_left(request.subscription)
+        self._consumers[request.consumer_id] = _Open(log_, subscription, consumer)
+        self._reply(replies.success(request.request_id))
+        subscription.joined(consumer)
+
+    def _flow(self, command: BaseCommand, body: bytes) -> None:
+        opened = self._consumers.get(command.flow.consumer_id)
+        if opened is not None:
+            opened.subscription.flow(opened.consumer, command.flow.messagePermits)
+
+    def _ack(self, command: BaseCommand, body: bytes) -> None:
+        request = command.ack
+        opened = self._consumers.get(request.consumer_id)
+        if opened is None:
+            if request.HasField("request_id"):
+                raise NoSuchConsumer("There is no consumer of that id on this connection: subscribe again.")
+            return
+        if request.txnid_most_bits or request.txnid_least_bits:
+            raise NotAllowed("This server has no transactions yet: acknowledge without one.")
+        told: Callable[[], None] | None = None
+        if request.HasField("request_id"):
+            answer = encode(data_replies.ack_response(request.consumer_id, request.request_id))
+
+            def told() -> None:
+                self._peer.reply(answer)
+
+        ledger = opened.log.ledger
+        positions = [(m.entryId, tuple(m.ack_set)) for m in request.message_id if m.ledgerId == ledger]
+        if request.ack_type == api.CommandAck.Cumulative:
+            for index, ack_set in positions[:1]:
+                opened.subscription.ack_cumulative(opened.consumer, index, ack_set, told)
+                return
+            if told is not None:
+                told()
+        else:
+            opened.subscription.ack(opened.consumer, positions, told)
+
+    def _redeliver(self, command: BaseCommand, body: bytes) -> None:
+        request = command.redeliverUnacknowledgedMessages
+        opened = self._consumers.get(request.consumer_id)
+        if opened is not None:
+            ids = [m.entryId for m in request.message_ids if m.ledgerId == opened.log.ledger]
+            opened.subscription.redeliver(opened.consumer, ids if request.message_ids else None)
+
+    def _close_consumer(self, command: BaseCommand, body: bytes) -> None:
+        request = command.close_consumer
+        self._give_up(("consumer", request.consumer_id))
+        opened = self._consumers.pop(request.consumer_id, None)
+        if opened is not None:
+            opened.log.unsubscribe(opened.consumer, opened.subscription)
+        self._reply(replies.success(request.request_id))
+
+    def _unsubscribe(self, command: BaseCommand, body: bytes) -> None:
+        request = command.unsubscribe
+        opened = self._opened(request.consumer_id)
+        if len(opened.subscription.consumers) > 1 and not request.force:
+            raise NotAllowed("The subscription has other consumers: close them first, or use force.")
+
+        async def remove() -> None:
+            self._consumers.pop(request.consumer_id, None)
+            opened.log.unsubscribe(opened.consumer, opened.subscription)
+            await opened.log.remove(opened.subscription.name)
+            self._reply(replies.success(request.request_id))
+
+        self._start(command, remove)
+
+    def _seek(self, command: BaseCommand, body: bytes) -> None:
+        request = command.seek
+        opened = self._opened(request.consumer_id)
+
+        async def seek() -> None:
+            if request.HasField("message_id"):
+                index = opened.log.index_of(request.message_id.ledgerId, request.message_id.entryId)
+            else:
+                index = await opened.log.index_at(request.message_publish_time)
+            await opened.log.seek(opened.subscription, index)
+            self._reply(replies.success(request.request_id))
+
+        self._start(command, seek)
+
+    def _last_message_id(self, command: BaseCommand, body: bytes) -> None:
+        request = command.getLastMessageId
+        opened = self._opened(request.consumer_id)
+        log_ = opened.log
+        mark = opened.subscription.cursor.mark
+        partition = opened.consumer.frames.partition
+        self._reply(data_replies.last_message_id(request.request_id, log_.ledger, log_.next - 1, partition, mark))
+
+    def _consumer_stats(self, command: BaseCommand, body: bytes) -> None:
+        request = command.consumerStats
+        opened = self._opened(request.consumer_id)
+        subscription, consumer = opened.subscription, opened.consumer
+        self._reply(
+            data_replies.consumer_stats(
+                request.request_id,
+                data_replies.ConsumerFigures(
+                    consumer.name,
+                    consumer.address,
+                    datetime.fromtimestamp(consumer.since_ms / 1000, UTC).isoformat(),
+                    subscription.kind.value,
+                    subscription.dispatcher.permits(consumer),
+                    subscription.dispatcher.unacked(consumer),
+                    subscription.backlog,
+                ),
+            )
+        )
+
+    def _opened(self, consumer_id: int) -> _Open:
+        opened = self._consumers.get(consumer_id)
+        if opened is None:
+            raise NoSuchConsumer("There is no consumer of that id on this connection: subscribe again.")
+        return opened
+
+    # Tasks.
+
+    def _start(
+        self, command: BaseCommand, work: Callable[[], Awaitable[None]], key: tuple[str, int] | None = None
+    ) -> None:
+        """Do what takes time; a refusal goes to the client. Under a key it can be given up."""
+        scope = trio.CancelScope()
+        if key is not None:
+            self._give_up(key)
+            self._opening[key] = scope
+        self._plane.nursery.start_soon(self._run, command, work, scope, key)
+
+    async def _run(
+        self,
+        command: BaseCommand,
+        work: Callable[[], Awaitable[None]],
+        scope: trio.CancelScope,
+        key: tuple[str, int] | None,
+    ) -> None:
+        try:
+            with scope:
+                await work()
+        except _REFUSALS as error:
+            self._refuse(command, error)
+        except Exception:
+            log.exception("%s of a client failed", BaseCommand.Type.Name(command.type))
+            self._refuse(command, StoreError("The server failed; its log has more. Try again."))
+        finally:
+            if key is not None and self._opening.get(key) is scope:
+                del self._opening[key]
+            if self._ended:
+                # What was opened after the connection had gone has nobody to close it.
+                self.end()
+
+    def _give_up(self, key: tuple[str, int]) -> None:
+        scope = self._opening.pop(key, None)
+        if scope is not None:
+            scope.cancel()
+
+    def _refuse(self, command: BaseCommand, error: Exception) -> None:
+        code = getattr(error, "server_error", api.UnknownError)
+        reply = replies.refusal(command, code, str(error))
+        if reply is not None:
+            self._reply(reply)
+
+    def _reply(self, command: BaseCommand) -> None:
+        self._peer.reply(encode(command))
+
+
+def _topic_of(name: str) -> TopicName:
+    """Whose schemas count: those of the topic that a segment or a partition belongs to."""
+    return TopicName.parse(name).canonical
+
+
+_Handler = Callable[[DataDialogue, BaseCommand, bytes], None]
+_HANDLERS: Final[Mapping[int, _Handler]] = {
+    BaseCommand.LOOKUP: DataDialogue._lookup,
+    BaseCommand.PRODUCER: DataDialogue._producer,
+    BaseCommand.SEND: DataDialogue._send,
+    BaseCommand.CLOSE_PRODUCER: DataDialogue._close_producer,
+    BaseCommand.SUBSCRIBE: DataDialogue._subscribe,
+    BaseCommand.FLOW: DataDialogue._flow,
+    BaseCommand.ACK: DataDialogue._ack,
+    BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: DataDialogue._redeliver,
+    BaseCommand.CLOSE_CONSUMER: DataDialogue._close_consumer,
+    BaseCommand.UNSUBSCRIBE: DataDialogue._unsubscribe,
+    BaseCommand.SEEK: DataDialogue._seek,
+    BaseCommand.GET_LAST_MESSAGE_ID: DataDialogue._last_message_id,
+    BaseCommand.CONSUMER_STATS: DataDialogue._consumer_stats,
+}
+COMMANDS: Final = frozenset(_HANDLERS)

@@ -1,0 +1,107 @@
+"""Writes the cursors of one log to the store: all that have changed in one call, one call at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from metadata.errors import LogFenced, LogMissing, StoreError
+from metadata.log_states import Claim
+from metadata.segment_logs import SegmentLogs
+from protocol.backoff import Backoff
+
+log = logging.getLogger(__name__)
+
+# Between two writes, unless somebody waits for one: acknowledgements come all the time.
+_PAUSE: Final = 0.02
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
+
+Encode = Callable[[], bytes | None]  # None: the cursor goes
+Told = Callable[[], None]
+
+
+class CursorKeeper:
+    def __init__(
+        self,
+        logs: SegmentLogs,
+        claim: Callable[[], Claim],
+        *,
+        nursery: trio.Nursery,
+        lost: Callable[[StoreError], None],
+    ) -> None:
+        """`claim` is asked before each write, because it may be renewed; `lost` is told when it has ended."""
+        self._logs = logs
+        self._claim = claim
+        self._nursery = nursery
+        self._lost = lost
+        self._dirty: dict[str, Encode] = {}
+        self._told: list[Told] = []
+        self._drained = False
+        self._running = False
+        self._hurry = trio.Event()
+        self._idle = trio.Event()
+        self._idle.set()
+        self._ended = False
+
+    def mark(self, subscription: str, encode: Encode, *, told: Told | None = None, drained: bool = False) -> None:
+        """A cursor has changed; `told` is called when that is written, `drained` lets the topic's leader know."""
+        if self._ended:
+            return
+        self._dirty[subscription] = encode
+        if told is not None:
+            self._told.append(told)
+        self._drained = self._drained or drained
+        if told is not None or drained:
+            self._hurry.set()
+        if not self._running:
+            self._running = True
+            self._idle = trio.Event()
+            self._nursery.start_soon(self._run)
+
+    async def flushed(self) -> None:
+        """Return when everything marked so far is written, or cannot be any more."""
+        self._hurry.set()
+        await self._idle.wait()
+
+    def end(self) -> None:
+        self._ended = True
+        self._dirty.clear()
+        self._told.clear()
+        self._hurry.set()
+
+    async def _run(self) -> None:
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        try:
+            while self._dirty and not self._ended:
+                dirty, self._dirty = self._dirty, {}
+                told, self._told = self._told, []
+                drained, self._drained = self._drained, False
+                self._hurry = trio.Event()
+                claim = self._claim()
+                try:
+                    await self._logs.save(claim, {name: encode() for name, encode in dirty.items()}, drained=drained)
+                except StoreError as error:
+                    # A claim that was renewed meanwhile refuses what was sent under the one before.
+                    if isinstance(error, LogFenced | LogMissing) and claim == self._claim():
+                        if not self._ended:
+                            self._lost(error)
+                        return
+                    log.info("the cursors of %s wait for the store: %s", claim.place.name, error)
+                    self._dirty = {**dirty, **self._dirty}
+                    self._told = [*told, *self._told]
+                    self._drained = self._drained or drained
+                    await trio.sleep(backoff.next())
+                    continue
+                backoff.reset()
+                for call in told:
+                    call()
+                if not self._hurry.is_set():
+                    with trio.move_on_after(_PAUSE):
+                        await self._hurry.wait()
+        finally:
+            self._running = False
+            self._idle.set()

@@ -1,0 +1,38 @@
+"""On which hash of the ring an entry falls, by the key that its metadata names."""
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+
+from google.protobuf.message import DecodeError
+
+from metadata.log_entries import StoredEntry
+from protocol.errors import ProtocolError
+from protocol.framing import parse_payload
+from protocol.hashing import bucket_hash
+from protocol.wire import pulsar_api_pb2 as api
+
+
+def key_hash(entry: StoredEntry) -> int:
+    """A batch has the key of its outer metadata: clients that care put one key into a batch.
+
+    A message without a key falls anywhere, but always on the same place. One whose metadata cannot be read falls
+    on the first: somebody has to get it, and say what is wrong with it.
+    """
+    try:
+        return bucket_hash(_key(api.MessageMetadata.FromString(parse_payload(entry.body).metadata)))
+    except (ProtocolError, DecodeError):
+        return 0
+
+
+def _key(metadata: api.MessageMetadata) -> bytes:
+    if metadata.HasField("ordering_key"):
+        return metadata.ordering_key
+    if not metadata.HasField("partition_key"):
+        return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+    text = metadata.partition_key.encode()
+    if metadata.partition_key_b64_encoded:
+        try:
+            return b64decode(text, validate=True)
+        except Base64Error:
+            pass  # flagged wrongly: the text is as good a key
+    return text

@@ -1,0 +1,160 @@
+"""Key_Shared: which receiver a key belongs to. Three ways: spread by the server, asked for, or by entry buckets."""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from enum import Enum
+from itertools import pairwise
+from typing import Generic
+
+from layout.ranges import LAST_HASH
+from metadata.log_entries import StoredEntry
+from protocol.hashing import bucket_hash
+from segments.dispatch.errors import ConsumerAssignError
+from segments.dispatch.key_hashes import key_hash
+from segments.dispatch.receivers import R, Seat
+
+# Places that each receiver takes on the ring: enough that shares differ by some ten per cent only.
+_PLACES = 100
+
+
+class KeySharing(Enum):
+    AUTO_SPLIT = "auto split"
+    STICKY = "sticky"
+    ENTRY_BUCKETS = "entry buckets"
+
+
+class KeyOwners(ABC, Generic[R]):
+    """Entries fall into slots, and each slot has at most one owner. Order is kept within a slot."""
+
+    def slot(self, entry: StoredEntry) -> int:
+        return key_hash(entry)
+
+    @abstractmethod
+    def owner(self, slot: int) -> Seat[R] | None: ...
+
+    @abstractmethod
+    def join(self, seat: Seat[R]) -> None:
+        """Raises ConsumerAssignError, and then nothing has changed."""
+
+    @abstractmethod
+    def leave(self, seat: Seat[R]) -> None: ...
+
+
+class SplitByServer(KeyOwners[R]):
+    """Each receiver takes many places on the ring, and owns what lies between them and the place before.
+
+    So a newcomer takes a little from everybody, and what one leaves goes to everybody: nothing else moves. The
+    places follow from the name, so that a receiver that comes back gets its keys again.
+    """
+
+    def __init__(self) -> None:
+        self._labels: dict[str, Seat[R]] = {}
+        self._places: list[int] = []
+        self._seats: list[Seat[R]] = []
+
+    def owner(self, slot: int) -> Seat[R] | None:
+        if not self._places:
+            return None
+        return self._seats[bisect_left(self._places, slot) % len(self._places)]
+
+    def join(self, seat: Seat[R]) -> None:
+        number, label = 0, seat.receiver.name
+        while label in self._labels:  # names need not be different
+            number += 1
+            label = f"{seat.receiver.name}\0{number}"
+        self._labels[label] = seat
+        self._arrange()
+
+    def leave(self, seat: Seat[R]) -> None:
+        self._labels = {label: other for label, other in self._labels.items() if other is not seat}
+        self._arrange()
+
+    def _arrange(self) -> None:
+        taken: dict[int, str] = {}
+        for label in self._labels:
+            for place in _places(label):
+                # By name again where two meet, so that it does not matter who came first.
+                taken[place] = min(label, taken.get(place, label))
+        self._places = sorted(taken)
+        self._seats = [self._labels[taken[place]] for place in self._places]
+
+
+def _places(label: str) -> list[int]:
+    return [bucket_hash(f"{label}\0{number}".encode()) for number in range(_PLACES)]
+
+
+class AskedFor(KeyOwners[R]):
+    """Receivers say which hashes they want. What nobody has asked for waits until somebody does."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int, Seat[R]]] = []
+
+    def owner(self, slot: int) -> Seat[R] | None:
+        position = bisect_right(self._ranges, slot, key=lambda held: held[0]) - 1
+        if position < 0:
+            return None
+        _, end, seat = self._ranges[position]
+        return seat if slot <= end else None
+
+    def join(self, seat: Seat[R]) -> None:
+        asked = seat.receiver.key_ranges
+        _check_ranges(asked)
+        ranges = sorted([*self._ranges, *((start, end, seat) for start, end in asked)], key=lambda held: held[0])
+        for (_, end, one), (start, _, other) in pairwise(ranges):
+            if start <= end:
+                name = (one if other is seat else other).receiver.name
+                raise ConsumerAssignError(f"Hash {start} belongs to consumer {name!r} already: ask for other ranges.")
+        self._ranges = ranges
+
+    def leave(self, seat: Seat[R]) -> None:
+        self._ranges = [held for held in self._ranges if held[2] is not seat]
+
+
+class EntryBuckets(KeyOwners[R]):
+    """All receivers name the buckets of the segment, and share them: contiguous parts, in the order of their names.
+
+    Producers put messages of one bucket into one entry and stamp it, so a slot is a bucket. All of a bucket's
+    keys go the same way.
+    """
+
+    def __init__(self) -> None:
+        self._sharers: list[Seat[R]] = []
+        self._starts: list[int] = []
+
+    def slot(self, entry: StoredEntry) -> int:
+        place = key_hash(entry) if entry.hash_range is None else entry.hash_range[0]
+        return bisect_right(self._starts, place) - 1
+
+    def owner(self, slot: int) -> Seat[R] | None:
+        count = len(self._sharers)
+        if not count:
+            return None
+        # Sharer j of k has the buckets from j*N//k to before (j+1)*N//k.
+        return self._sharers[((slot + 1) * count - 1) // len(self._starts)]
+
+    def join(self, seat: Seat[R]) -> None:
+        buckets = seat.receiver.key_ranges
+        _check_ranges(buckets)
+        starts = [start for start, _ in buckets]
+        if (
+            starts[0] != 0
+            or buckets[-1][1] != LAST_HASH
+            or any(end + 1 != start for (_, end), (start, _) in pairwise(buckets))
+        ):
+            raise ConsumerAssignError(f"Entry buckets must cover 0 to {LAST_HASH} in order and without gaps.")
+        if self._sharers and starts != self._starts:
+            raise ConsumerAssignError("Others share this segment by different entry buckets: look up its layout again.")
+        self._starts = starts
+        self._sharers = sorted([*self._sharers, seat], key=lambda sharer: sharer.receiver.name)
+
+    def leave(self, seat: Seat[R]) -> None:
+        self._sharers.remove(seat)
+
+
+def _check_ranges(ranges: Sequence[tuple[int, int]]) -> None:
+    if not ranges:
+        raise ConsumerAssignError("No hash ranges are given: name at least one.")
+    for start, end in ranges:
+        if not 0 <= start <= end <= LAST_HASH:
+            raise ConsumerAssignError(f"Hashes {start} to {end} are no range within 0 to {LAST_HASH}.")

@@ -1,0 +1,120 @@
+"""The logs as the controller of a topic sees them: which are drained, who has them open, and moving their cursors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from layout.segments import Segment
+from metadata.lanes import Lane
+from metadata.log_places import LogPlace
+from metadata.registrations import Registrations
+from metadata.segment_logs import SegmentLogs
+from metadata.store import TopicStore
+from metadata.subscriptions import Settings
+from protocol.names import TopicName
+from segments.cursors import Cursor
+from segments.hosting import Hosting
+from segments.open_log import OpenLog
+
+# A consumer and a segment that it has open.
+Claim = tuple[str, int]
+
+
+class LogsOfTopics:
+    """Facts come from the store, so that they do not depend on who owns a log; cursors are moved by its owner."""
+
+    def __init__(
+        self,
+        store: TopicStore,
+        logs: SegmentLogs,
+        registrations: Registrations,
+        hosting: Hosting,
+        lane: Callable[[], Lane],
+    ) -> None:
+        self._store = store
+        self._logs = logs
+        self._registrations = registrations
+        self._hosting = hosting
+        self._lane = lane
+
+    async def drained(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> frozenset[int]:
+        """Which of these sealed segments hold nothing more for the subscription."""
+        stored = await self._store.get(topic)
+        if stored is None:
+            return frozenset()
+        places = [place_of(topic, segment) for segment in segments]
+        standings = await self._logs.standings(self._lane(), stored.version.incarnation, places, [subscription])
+        drained = set()
+        for segment, standing in zip(segments, standings, strict=True):
+            state, cursor = standing.state, standing.cursors.get(subscription)
+            # Where the storage is gone, so is what could have been consumed.
+            if state is None or max(state.first - 1, _mark(cursor)) >= state.next - 1:
+                drained.add(segment.segment_id)
+        return frozenset(drained)
+
+    async def backlog(self, topic: TopicName, subscription: str, segment: Segment, settings: Settings) -> int:
+        """Entries of a segment that the subscription has not acknowledged."""
+        owned = self._hosting.get(place_of(topic, segment).name)
+        if owned is not None and (known := owned.subscriptions.get(subscription)) is not None:
+            return known.backlog
+        stored = await self._store.get(topic)
+        if stored is None:
+            return 0
+        [standing] = await self._logs.standings(
+            self._lane(), stored.version.incarnation, [place_of(topic, segment)], [subscription]
+        )
+        if standing.state is None:
+            return 0
+        first, end = standing.state.first, standing.state.next
+        cursor = standing.cursors.get(subscription)
+        if cursor is not None:
+            return Cursor.decode(cursor).unacked_between(first, end)
+        return end - first if is_unread(segment, settings) else 0
+
+    async def still_open(self, topic: TopicName, subscription: str, claims: Collection[Claim]) -> frozenset[Claim]:
+        """Which of these consumers still have these segments open, as far as this node can see."""
+        found = set()
+        for owned in self._hosting.logs:
+            segment_id = owned.place.segment_id
+            known = owned.subscriptions.get(subscription)
+            if segment_id is None or known is None or owned.topic != topic:
+                continue
+            names = {consumer.name for consumer in known.consumers}
+            found |= {claim for claim in claims if claim[1] == segment_id and _is_open(claim[0], segment_id, names)}
+        return frozenset(found)
+
+    async def seek(self, topic: TopicName, subscription: str, segment: Segment, timestamp_ms: int) -> None:
+        """Move the subscription's cursor on a segment to the first message of that time or later."""
+        owned = await self._owned(topic, segment)
+        await owned.move(subscription, await owned.index_at(timestamp_ms))
+
+    async def skip_all(self, topic: TopicName, subscription: str, segment: Segment) -> None:
+        """Move the subscription's cursor on a segment to its end."""
+        owned = await self._owned(topic, segment)
+        await owned.move(subscription, owned.next)
+
+    async def _owned(self, topic: TopicName, segment: Segment) -> OpenLog:
+        # A segment of another node is asked for there by the admin API, which has the node's address.
+        return await self._hosting.open(place_of(topic, segment).name)
+
+
+def place_of(topic: TopicName, segment: Segment) -> LogPlace:
+    if segment.legacy_topic_name:
+        return LogPlace.of_classic(TopicName.parse(segment.legacy_topic_name))
+    return LogPlace.of_segment(topic, segment.descriptor)
+
+
+def is_unread(segment: Segment, settings: Settings) -> bool:
+    """Whether a segment at which a subscription never was holds all its messages for it."""
+    made_at = settings.created_at_epoch
+    return settings.from_start or (made_at is not None and segment.created_at_epoch > made_at)
+
+
+def _mark(cursor: bytes | None) -> int:
+    """Up to where everything is acknowledged."""
+    return -1 if cursor is None else Cursor.decode(cursor).mark
+
+
+def _is_open(consumer: str, segment_id: int, names: Collection[str]) -> bool:
+    """Clients name what they have open at a segment after the consumer, some with the segment behind it."""
+    return consumer in names or f"{consumer}-seg-{segment_id}" in names

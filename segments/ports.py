@@ -1,0 +1,63 @@
+"""What the data plane needs of the rest of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from layout.segments import Segment
+from protocol.names import TopicName
+
+
+class Peer(Protocol):
+    """The write side of a client's connection."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def queued_bytes(self) -> int: ...
+
+    def reply(self, frame: bytes) -> None: ...
+
+    def send(self, parts: tuple[bytes, ...]) -> None: ...
+
+    def when_sent(self, call: Callable[[], None]) -> None: ...
+
+
+class Node(Protocol):
+    @property
+    def session(self) -> str: ...
+
+    @property
+    def pulsar_url(self) -> str: ...
+
+
+class Nodes(Protocol):
+    """The living nodes of the cluster."""
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """This node first."""
+
+    async def is_alive(self, session: str) -> bool: ...
+
+
+class Layouts(Protocol):
+    """The watches of layouts on this node."""
+
+    async def refreshed(self, topic: TopicName) -> None:
+        """Read a layout, and return when all who watch it here have been sent it."""
+
+
+class Topics(Protocol):
+    """What stands about topics in the store."""
+
+    async def segment(self, topic: TopicName, descriptor: str) -> Segment | None:
+        """A segment as the layout has it; None if the topic or the segment is not there."""
+
+    async def created_epoch(self, topic: TopicName, subscription: str, *, ordered: bool) -> int | None:
+        """At which epoch a subscription was made, which is now if nobody has made it before.
+
+        None for one of which that is not known, or which was made to start at the beginning.
+        """

@@ -1,0 +1,179 @@
+"""The producers of one log: who may send, under which name, and what each has sent already."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from metadata.log_states import ProducerMark
+from protocol.wire import pulsar_api_pb2 as api
+from segments.errors import ProducerBusy, ProducerFenced
+from segments.ports import Peer
+
+# Messages of a producer whose place is remembered, for whoever sends them again: as many as a client keeps pending.
+_REMEMBERED: Final = 1_000
+
+
+class Mode(Enum):
+    SHARED = api.Shared
+    EXCLUSIVE = api.Exclusive
+    WAIT = api.WaitForExclusive
+    FENCING = api.ExclusiveWithFencing
+
+
+@dataclass(eq=False, slots=True)
+class Producer:
+    """A client's producer, at one connection."""
+
+    peer: Peer
+    producer_id: int
+    name: str
+    mode: Mode
+    epoch: int  # how often the client has connected it anew
+    is_named: bool  # by its user
+    begin: Callable[[], None]  # tells a client that has waited that its producer may send
+    address: str = ""
+    metadata: Mapping[str, str] | None = None
+    topic_epoch: int | None = None
+    broken: bool = False  # a message was refused: what follows it would overtake it
+    messages: int = 0
+    bytes: int = 0
+    pending: int = 0
+
+    def succeeds(self, other: Producer) -> bool:
+        """Whether this is the same producer, come back."""
+        if self.peer is other.peer and self.producer_id == other.producer_id:
+            return True
+        return other.peer.closed or (self.epoch > other.epoch and self.is_named == other.is_named)
+
+
+class Sequences:
+    """What was stored of each producer name, as the store knows it, and more in detail for what is recent."""
+
+    def __init__(self, marks: Mapping[str, ProducerMark]) -> None:
+        self.marks = dict(marks)
+        self._accepted: dict[str, int] = {}  # the highest that is stored or on its way
+        self._places: dict[str, OrderedDict[int, int]] = {}
+
+    def last(self, name: str) -> int:
+        """The highest sequence number that is stored or on its way, -1 if none is."""
+        accepted = self._accepted.get(name)
+        if accepted is not None:
+            return accepted
+        mark = self.marks.get(name)
+        return -1 if mark is None else mark.sequence
+
+    def accept(self, name: str, sequence: int) -> bool:
+        """Whether a message is new; then it is on its way."""
+        if sequence <= self.last(name):
+            return False
+        self._accepted[name] = sequence
+        return True
+
+    def stored(self, name: str, sequence: int, index: int) -> None:
+        self.marks[name] = ProducerMark(sequence, index)
+        places = self._places.setdefault(name, OrderedDict())
+        places[sequence] = index
+        if len(places) > _REMEMBERED:
+            places.popitem(last=False)
+
+    def place(self, name: str, sequence: int) -> int | None:
+        """Where a message stands that was stored before; None if that is not known any more."""
+        mark = self.marks.get(name)
+        if mark is not None and mark.sequence == sequence:
+            return mark.index
+        places = self._places.get(name)
+        return None if places is None else places.get(sequence)
+
+    def refuse(self, name: str) -> None:
+        """What was on its way is not stored."""
+        self._accepted.pop(name, None)
+
+    def forget(self, name: str) -> None:
+        self.marks.pop(name, None)
+        self._accepted.pop(name, None)
+        self._places.pop(name, None)
+
+
+class Producers:
+    """Who is connected, and who waits to have the log alone."""
+
+    def __init__(self, topic_epoch: int | None, close: Callable[[Producer], None]) -> None:
+        """`close` tells a client that its producer has to go."""
+        self.topic_epoch = topic_epoch
+        self._close = close
+        self._by_name: dict[str, Producer] = {}
+        self._waiting: list[Producer] = []
+        self._alone: Producer | None = None
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    @property
+    def all(self) -> list[Producer]:
+        return [*self._by_name.values(), *self._waiting]
+
+    def join(self, producer: Producer, client_epoch: int | None) -> bool:
+        """Let a producer in; False if it has to wait. Raises ProducerBusy and ProducerFenced."""
+        self._replace(producer)
+        match producer.mode:
+            case Mode.SHARED:
+                if self._alone is not None or self._waiting:
+                    raise ProducerBusy("The topic has an exclusive producer: wait for its end, or use the same mode.")
+            case Mode.EXCLUSIVE:
+                self._check_epoch(client_epoch)
+                if self._by_name:
+                    raise ProducerFenced("The topic has producers: an exclusive one needs it for itself.")
+            case Mode.WAIT:
+                self._check_epoch(client_epoch)
+                if self._by_name:
+                    self._waiting.append(producer)
+                    return False
+            case Mode.FENCING:
+                self._check_epoch(client_epoch)
+                for other in self.all:
+                    self._drop(other)
+                    self._close(other)
+        if producer.mode is not Mode.SHARED:
+            self._begin_alone(producer, client_epoch)
+        self._by_name[producer.name] = producer
+        return True
+
+    def leave(self, producer: Producer) -> Producer | None:
+        """A producer is gone; the one that may send instead, if one waited."""
+        self._drop(producer)
+        if self._by_name or not self._waiting:
+            return None
+        following = self._waiting.pop(0)
+        self._begin_alone(following, None)
+        self._by_name[following.name] = following
+        return following
+
+    def _replace(self, producer: Producer) -> None:
+        for other in self.all:
+            if other.name == producer.name:
+                if not producer.succeeds(other):
+                    raise ProducerBusy(f"The topic has a producer named {producer.name}: choose another name.")
+                self._drop(other)
+
+    def _check_epoch(self, client_epoch: int | None) -> None:
+        if client_epoch is not None and self.topic_epoch is not None and client_epoch < self.topic_epoch:
+            raise ProducerFenced("Another exclusive producer has taken the topic over since: create a new one.")
+
+    def _begin_alone(self, producer: Producer, client_epoch: int | None) -> None:
+        # Who comes back with the current number goes on under it.
+        if client_epoch is None or client_epoch != self.topic_epoch:
+            self.topic_epoch = 0 if self.topic_epoch is None else self.topic_epoch + 1
+        producer.topic_epoch = self.topic_epoch
+        self._alone = producer
+
+    def _drop(self, producer: Producer) -> None:
+        if self._by_name.get(producer.name) is producer:
+            del self._by_name[producer.name]
+        if producer in self._waiting:
+            self._waiting.remove(producer)
+        if self._alone is producer:
+            self._alone = None

@@ -1,0 +1,253 @@
+"""One subscription at one log: fetches what its consumers can take and hands it to them, and takes acknowledgements.
+
+Nothing runs while there is nothing to do. What is in memory is handed out at once; a task lives only while the store is
+read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
+
+import trio
+
+from metadata.errors import LogFenced, LogMissing, StoreError
+from metadata.log_entries import StoredEntry
+from protocol.backoff import Backoff
+from segments.consumers import Consumer
+from segments.cursors import Cursor
+from segments.dispatch.dispatcher import Dispatcher
+from segments.dispatch.receivers import Kind
+from segments.errors import NotAllowed
+
+log = logging.getLogger(__name__)
+
+# Rounds between two yields: each is up to a slice of deliveries.
+_ROUNDS_PER_TURN: Final = 4
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
+
+
+class Log(Protocol):
+    """The log as its subscriptions see it."""
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def next(self) -> int: ...
+
+    @property
+    def sealed(self) -> bool: ...
+
+    def cached(self, indexes: Sequence[int]) -> list[StoredEntry] | None: ...
+
+    def fetch(self, indexes: Sequence[int]) -> Awaitable[list[StoredEntry]]: ...
+
+    def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
+        """The cursor of a durable subscription has to be written; `told` is called then."""
+
+
+class LogSubscription:
+    def __init__(
+        self,
+        name: str,
+        kind: Kind,
+        cursor: Cursor,
+        log_: Log,
+        *,
+        nursery: trio.Nursery,
+        durable: bool,
+        max_unacked: int,
+    ) -> None:
+        self.name = name
+        self.durable = durable
+        self.dispatcher: Dispatcher[Consumer] = Dispatcher(
+            kind, cursor, max(cursor.mark + 1, log_.first), max_unacked=max_unacked, end=log_.next
+        )
+        self.acked = 0  # calls that changed something
+        self.left = trio.Event()  # when the next consumer leaves
+        self._log = log_
+        self._nursery = nursery
+        self._reading = False
+        self._max_unacked = max_unacked
+
+    @property
+    def kind(self) -> Kind:
+        return self.dispatcher.kind
+
+    @property
+    def cursor(self) -> Cursor:
+        return self.dispatcher.cursor
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        return self.dispatcher.receivers
+
+    @property
+    def backlog(self) -> int:
+        """Entries that are not acknowledged."""
+        return self.dispatcher.backlog(self._log.next)
+
+    @property
+    def is_drained(self) -> bool:
+        return self._log.sealed and self.cursor.mark >= self._log.next - 1
+
+    def change_kind(self, kind: Kind) -> None:
+        """Another kind of consumers, which only an abandoned subscription takes."""
+        if kind is not self.kind:
+            if self.consumers:
+                raise NotAllowed(
+                    f"Subscription {self.name} has consumers of the type {self.kind.value}: use that, or another name."
+                )
+            self.dispatcher = Dispatcher(
+                kind, self.cursor, self.cursor.mark + 1, max_unacked=self._max_unacked, end=self._log.next
+            )
+
+    # What consumers do.
+
+    def join(self, consumer: Consumer) -> None:
+        """Raises the dispatcher's refusals."""
+        self.dispatcher.add(consumer)
+
+    def joined(self, consumer: Consumer) -> None:
+        """The consumer has its answer: now it may be told more."""
+        self._tell_active()
+        if self.is_drained:
+            consumer.tell_end()
+
+    def leave(self, consumer: Consumer) -> None:
+        self.dispatcher.remove(consumer)
+        self.left.set()
+        self.left = trio.Event()
+        self._tell_active()
+        self.wake()
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        self.dispatcher.flow(consumer, permits)
+        self.wake()
+
+    def ack(
+        self, consumer: Consumer, positions: Sequence[tuple[int, Sequence[int]]], told: Callable[[], None] | None
+    ) -> None:
+        dispatcher = self.dispatcher
+        changed = False
+        for index, ack_set in positions:
+            changed |= dispatcher.ack(consumer, index, ack_set)
+        self._after_ack(changed, told)
+
+    def ack_cumulative(
+        self, consumer: Consumer, index: int, ack_set: Sequence[int], told: Callable[[], None] | None
+    ) -> None:
+        if self.kind in (Kind.SHARED, Kind.KEY_SHARED):
+            raise NotAllowed(f"A {self.kind.value} subscription has no cumulative acknowledgements: send single ones.")
+        self._after_ack(self.dispatcher.ack_cumulative(consumer, index, ack_set), told)
+
+    def redeliver(self, consumer: Consumer, indexes: Sequence[int] | None) -> None:
+        self.dispatcher.redeliver(consumer, indexes)
+        self.wake()
+
+    def _after_ack(self, changed: bool, told: Callable[[], None] | None) -> None:
+        if changed:
+            self.acked += 1
+        if self.durable and (changed or told is not None):
+            self._log.cursor_changed(self, told)
+        elif told is not None:
+            told()
+        if changed:
+            self.tell_if_drained()
+            # Somebody may have been at the limit of what it may have unacknowledged.
+            self.wake()
+
+    # What the log does.
+
+    def trim(self) -> None:
+        """The log begins later now."""
+        if self.dispatcher.trim(self._log.first) and self.durable:
+            self._log.cursor_changed(self, None)
+
+    def seek(self, index: int) -> None:
+        """Go on from there. The caller has the clients come back, because what they hold is not theirs any more."""
+        self.dispatcher.seek(index)
+        for consumer in self.consumers:
+            consumer.told_end = False
+        self.wake()
+
+    def tell_if_drained(self) -> None:
+        if self.is_drained:
+            for consumer in self.consumers:
+                consumer.tell_end()
+
+    def wake(self) -> None:
+        """Something is there, or somebody can take more."""
+        if self._reading:
+            return
+        rounds = 0
+        while (wanted := self.dispatcher.wanted(self._log.next)) is not None and wanted:
+            found = self._log.cached(wanted)
+            rounds += 1
+            if found is None or rounds > _ROUNDS_PER_TURN:
+                self._reading = True
+                self._nursery.start_soon(self._read)
+                return
+            if not self._hand_out(found):
+                break
+        self._await_room()
+
+    async def _read(self) -> None:
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        try:
+            while (wanted := self.dispatcher.wanted(self._log.next)) is not None and wanted:
+                found = self._log.cached(wanted)
+                if found is None:
+                    try:
+                        found = await self._log.fetch(wanted)
+                    except (LogFenced, LogMissing):
+                        return  # who owns the log is told by its writes
+                    except StoreError as error:
+                        log.info("reading for subscription %s waits for the store: %s", self.name, error)
+                        await trio.sleep(backoff.next())
+                        continue
+                    backoff.reset()
+                    if not found:
+                        # What was wanted is not there any more.
+                        if not self._pass_over(wanted):
+                            return
+                        continue
+                else:
+                    await trio.lowlevel.checkpoint()
+                if not self._hand_out(found):
+                    return
+        finally:
+            self._reading = False
+            self._await_room()
+
+    def _pass_over(self, wanted: Sequence[int]) -> bool:
+        """Entries that the log has lost are as good as acknowledged, or nothing would ever follow them."""
+        changed = False
+        for index in wanted:
+            changed |= self.cursor.ack(index)
+        if changed:
+            log.warning("entries %d to %d are gone from a log and are passed over", wanted[0], wanted[-1])
+            self.dispatcher.seek(self.cursor.mark + 1)
+        return changed
+
+    def _hand_out(self, entries: Sequence[StoredEntry]) -> bool:
+        """Whether somebody took something."""
+        deliveries = self.dispatcher.offer(entries)
+        for consumer, entry, redeliveries, ack_set in deliveries:
+            consumer.deliver(entry, redeliveries, ack_set)
+        return bool(deliveries)
+
+    def _await_room(self) -> None:
+        """Go on when a connection has taken what is queued for it."""
+        for consumer in self.consumers:
+            if not consumer.is_ready and not consumer.peer.closed and self.dispatcher.permits(consumer) > 0:
+                consumer.peer.when_sent(self.wake)
+
+    def _tell_active(self) -> None:
+        if self.kind is Kind.FAILOVER:
+            active = self.dispatcher.active
+            for consumer in self.consumers:
+                consumer.tell_active(consumer is active)
