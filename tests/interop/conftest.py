@@ -38,7 +38,8 @@ def java_class_path() -> str:
 
 @pytest.fixture(scope="session")
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VelaServer]:
-    flags = ("--consumer-grace", "1s", "--prune-interval", "500ms")
+    # What was read stays, so that tests may go back to it.
+    flags = ("--consumer-grace", "1s", "--retention", "1h")
     with VelaServer.start(tmp_path_factory.mktemp("server"), *flags) as server:
         yield server
 
@@ -61,8 +62,10 @@ def java(java_class_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture
 def client(java: JavaPeer, server: VelaServer) -> Iterator[JavaClient]:
     """A client of this test's own, so that its connections end with it."""
-    with java.client(server.pulsar_url) as client:
-        yield client
+    client = java.client(server.pulsar_url)
+    yield client
+    # It takes seconds to end its threads, for which nobody has to wait.
+    client.closing()
 
 
 @pytest.fixture

@@ -128,6 +128,10 @@ class _Named:
     def close(self) -> None:
         self._peer.call("close", name=self._name)
 
+    def closing(self) -> Future[Any]:
+        """Close in the background."""
+        return self._peer.start("close", name=self._name)
+
     def __enter__(self) -> Self:
         return self
 
@@ -139,7 +143,7 @@ class _Named:
         else:
             # What failed is told first, even if closing does not work either, as after a test that killed the peer.
             try:
-                self._peer.start("close", name=self._name)
+                self.closing()
             except (OSError, ValueError):
                 pass
 

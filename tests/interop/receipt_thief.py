@@ -59,7 +59,11 @@ class ReceiptThief:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection((HOST, target))
+            try:
+                server = socket.create_connection((HOST, target))
+            except OSError:
+                client.close()
+                continue
             with self._lock:
                 self._open += [client, server]
             for pump, source, sink in ((self._requests, client, server), (self._replies, server, client)):

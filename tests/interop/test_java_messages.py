@@ -1,13 +1,14 @@
 """The Java client's producers and its three kinds of consumers on a topic that stays as it is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.vela_process import VelaServer
 from tests.interop.java_peer import JavaAdmin, JavaClient, JavaConsumer, JavaPeer, received
-from tests.interop.messages import Sent, assert_each_once, assert_order_of_keys, keyed, unkeyed, values
+from tests.interop.messages import Received, Sent, assert_each_once, assert_order_of_keys, keyed, unkeyed, values
+from tests.support.waiting import wait_until
 
 COUNT = 200
 Open = Callable[[JavaClient, str], JavaConsumer]
@@ -95,6 +96,20 @@ def test_dead_consumer_s_messages_go_to_another(
             assert {message.redeliveries for message in came} == {1}
 
 
+def receive_together(consumers: Sequence[JavaConsumer], count: int) -> list[list[Received]]:
+    """The share of each, once there are `count` messages in all."""
+    shares: list[list[Received]] = [[] for _ in consumers]
+
+    def all_came() -> bool:
+        for share, receiving in zip(shares, [each.receiving(count, within=0.3) for each in consumers], strict=True):
+            share += received(receiving)
+        return sum(map(len, shares)) >= count
+
+    wait_until(all_came, 30)
+    assert all(shares), [len(share) for share in shares]
+    return shares
+
+
 def test_queue_consumers_share_the_messages(client: JavaClient, topic: str) -> None:
     sent = unkeyed(100)
     with (
@@ -102,26 +117,30 @@ def test_queue_consumers_share_the_messages(client: JavaClient, topic: str) -> N
         client.queue("readers", topic=topic, queueSize=5) as other,
         client.producer(topic) as producer,
     ):
-        parts = [consumer.receiving(100, within=5) for consumer in (one, other)]
         producer.send(sent)
-        shares = [received(part) for part in parts]
+        shares = receive_together([one, other], 100)
         assert_each_once([*shares[0], *shares[1]], sent)
-        assert all(shares), [len(share) for share in shares]
 
 
-def test_stream_consumers_divide_the_segments_between_them(
-    java: JavaPeer, server: VelaServer, admin: JavaAdmin, topic: str
+@pytest.mark.parametrize("kind", ["stream", "checkpoint"])
+def test_consumers_of_a_group_divide_the_segments_between_them(
+    java: JavaPeer, client: JavaClient, server: VelaServer, admin: JavaAdmin, topic: str, kind: str
 ) -> None:
     admin("create", topic=topic, count=4)
     sent = keyed(200, keys=40)
-    with java.client(server.pulsar_url) as first, java.client(server.pulsar_url) as second:
-        one, other = first.stream("readers", topic=topic), second.stream("readers", topic=topic)
-        with first.producer(topic) as producer:
-            parts = [consumer.receiving(200, within=8) for consumer in (one, other)]
-            producer.send(sent)
-            shares = [received(part) for part in parts]
+
+    def open_member(of: JavaClient) -> JavaConsumer:
+        return of.stream("readers", topic=topic) if kind == "stream" else of.checkpoints(topic, group="readers")
+
+    with (
+        java.client(server.pulsar_url) as second,
+        open_member(client) as one,
+        open_member(second) as other,
+        client.producer(topic) as producer,
+    ):
+        producer.send(sent)
+        shares = receive_together([one, other], 200)
         assert_order_of_keys([*shares[0], *shares[1]], sent)
-        assert all(shares), [len(share) for share in shares]
 
 
 def test_checkpoint_says_where_to_go_on(client: JavaClient, admin: JavaAdmin, topic: str) -> None:
@@ -144,19 +163,3 @@ def test_checkpoint_consumer_from_the_end_sees_only_what_follows(client: JavaCli
         with client.checkpoints(topic, **{"from": "latest"}) as consumer:
             producer.send(after := unkeyed(10, "after"))
             assert values(consumer.receive(10)) == values(after)
-
-
-def test_checkpoint_consumers_of_a_group_divide_the_segments(
-    java: JavaPeer, server: VelaServer, admin: JavaAdmin, topic: str
-) -> None:
-    admin("create", topic=topic, count=4)
-    sent = keyed(200, keys=40)
-    with java.client(server.pulsar_url) as first, java.client(server.pulsar_url) as second:
-        one = first.checkpoints(topic, group="readers")
-        other = second.checkpoints(topic, group="readers")
-        with first.producer(topic) as producer:
-            parts = [consumer.receiving(200, within=8) for consumer in (one, other)]
-            producer.send(sent)
-            shares = [received(part) for part in parts]
-        assert_order_of_keys([*shares[0], *shares[1]], sent)
-        assert all(shares), [len(share) for share in shares]
