@@ -40,7 +40,7 @@ _LONGEST_PAUSE: Final = 1.0
 _LONGEST_PAUSE_AFTER_FAILURE: Final = 60.0
 # In units of the prune interval: how often at least a topic is looked at whose sealed segments are kept for long.
 _SELDOM: Final = 60
-# How often segments are asked whether they are drained or closed: there is no event for it yet.
+# How often it is asked whether a segment was let go of by its last owner, while somebody waits for that.
 _POLL_INTERVAL: Final = 1.0
 
 
@@ -233,7 +233,7 @@ class TopicLeader:
         if subscription.type is SubscriptionType.CHECKPOINT and not members and not evicted:
             await around.registrations.end_group(topic, self.leader, subscription.name)
             return
-        drained = await self._drained(subscription, layout, bool(members))
+        drained = await self._drained(subscription, layout)
         segments = assignable(layout, drained, ordered=subscription.type is SubscriptionType.STREAM)
         wanted = deciding.targets(segments, members)
         unreleased = await self._unreleased(subscription, wanted, members, layout, handovers)
@@ -260,18 +260,18 @@ class TopicLeader:
         graces.add(key)
         return self._graces.passed(key)
 
-    async def _drained(self, subscription: Subscription, layout: Layout, has_members: bool) -> frozenset[int]:
-        """The segments in the layout that hold nothing more for a subscription; noted for good, until a seek back."""
+    async def _drained(self, subscription: Subscription, layout: Layout) -> frozenset[int]:
+        """The segments in the layout that hold nothing more for a subscription; noted for good, until a seek back.
+
+        When another one is drained, its owner says so in the change log.
+        """
         if not subscription.type.is_durable:
             return frozenset()
         known = subscription.drained & layout.segments.keys()
         open_ones = [s for s in layout.segments.values() if not s.is_active and s.segment_id not in known]
         if not open_ones:
             return known
-        found = await self._around.segments.drained(self.topic, subscription.name, open_ones)
-        if has_members and len(found) < len(open_ones):
-            self._poll_at = trio.current_time() + _POLL_INTERVAL
-        return known | found
+        return known | await self._around.segments.drained(self.topic, subscription.name, open_ones)
 
     async def _unreleased(
         self,

@@ -1,4 +1,4 @@
-"""What the controller asks of the segments' storage. Until there is a data plane, nothing is written to a segment."""
+"""What the controller asks of the segments' storage."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from layout.segments import Segment
+from metadata.subscriptions import Settings
 from protocol.names import TopicName
 
 # A consumer and a segment that it has open.
@@ -25,18 +26,8 @@ class SegmentPort(Protocol):
     async def skip_all(self, topic: TopicName, subscription: str, segment: Segment) -> None:
         """Move the subscription's cursor on a segment to its end."""
 
+    async def backlog(self, topic: TopicName, subscription: str, segment: Segment, settings: Settings) -> int:
+        """How many entries of a segment the subscription has not acknowledged."""
 
-class UnwrittenSegments:
-    """Segments that nobody can write to or consume from: what is sealed is drained, and nothing is open."""
-
-    async def drained(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> frozenset[int]:
-        return frozenset(segment.segment_id for segment in segments)
-
-    async def still_open(self, topic: TopicName, subscription: str, claims: Collection[Claim]) -> frozenset[Claim]:
-        return frozenset()
-
-    async def seek(self, topic: TopicName, subscription: str, segment: Segment, timestamp_ms: int) -> None:
-        """There is nothing to seek in."""
-
-    async def skip_all(self, topic: TopicName, subscription: str, segment: Segment) -> None:
-        """There is nothing to skip."""
+    async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
+        """A subscription was deleted: one of the same name that comes later must not go on where it was."""

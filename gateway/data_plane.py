@@ -25,6 +25,7 @@ from segments.connection import DataPlane
 from segments.hosting import ClassicLogs, Hosting
 from segments.open_log import Around, DataCounters, LogLimits
 from segments.port import LogsOfTopics
+from segments.schemas import SchemaRegistry
 from segments.starting import Starting
 from segments.tail import Budget
 from sessions.hub import Hub
@@ -61,13 +62,6 @@ class StoredTopics:
         return None if settings.from_start else settings.created_at_epoch
 
 
-class NoClassicLogs:
-    """A node without classic topics."""
-
-    async def ensure(self, topic: TopicName) -> bool:
-        return False
-
-
 def build_data_plane(
     settings: Settings,
     *,
@@ -77,6 +71,7 @@ def build_data_plane(
     hub: Callable[[], Hub],
     lane: Callable[[], Lane],
     classic: ClassicLogs,
+    schemas: SchemaRegistry,
     nursery: trio.Nursery,
 ) -> DataParts:
     logs = SegmentLogs(store)
@@ -94,8 +89,8 @@ def build_data_plane(
         tails=Budget(settings.tail_memory),
         layout_told=layout_told,
     )
-    hosting = Hosting(around, peers, classic, rebalance_interval=settings.rebalance_interval)
-    plane = DataPlane(hosting, Starting(StoredTopics(store, registrations)), nursery)
+    hosting = Hosting(around, peers, classic, registrations.names, rebalance_interval=settings.rebalance_interval)
+    plane = DataPlane(hosting, Starting(StoredTopics(store, registrations)), nursery, schemas)
     return DataParts(plane, hosting, LogsOfTopics(store, logs, registrations, hosting, lane), counters)
 
 

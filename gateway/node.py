@@ -17,13 +17,14 @@ from typing import Final
 
 import trio
 
+from controller.classic import ClassicTransitions
 from controller.garbage import GarbageCollector
 from controller.leader import Around, LeaderCounters, LeaderSettings
 from controller.leaders import Leaders
 from controller.retention import Retention
 from controller.transitions import TopicLimits, Transitions
 from gateway.binding import open_sockets
-from gateway.data_plane import DataParts, NoClassicLogs, build_data_plane, segment_url
+from gateway.data_plane import DataParts, build_data_plane, segment_url
 from gateway.feed_switch import FeedSwitch
 from gateway.http.admission import AdmissionLimits
 from gateway.http.app import build_app
@@ -180,6 +181,8 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             transitions = Transitions(store, limits, auto_create=settings.auto_create)
             registrations = Registrations(store, RegistrationLimits(settings.max_subscriptions, settings.max_consumers))
             leaderships = Leaderships(store)
+            classic = ClassicTransitions(store, limits, auto_create=settings.auto_create)
+            schemas = SchemaRegistry(store)
             readback = ReadBack(
                 nursery=background,
                 read=lambda topics: store.read(feed.lane, topics),
@@ -222,7 +225,8 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 peers=peers,
                 hub=lambda: hub,
                 lane=lambda: feed.lane,
-                classic=NoClassicLogs(),
+                classic=classic,
+                schemas=schemas,
                 nursery=background,
             )
             leaders = Leaders(
@@ -275,7 +279,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     peers=peers,
                     segments=data.port,
                     garbage=garbage,
-                    schemas=SchemaRegistry(store),
+                    schemas=schemas,
                     readiness=lambda: _doubts(feed),
                     metrics=lambda: page_of(sources),
                     admission=AdmissionLimits(settings.http_concurrency, settings.max_body),

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -21,17 +21,19 @@ from protocol import data_replies, replies
 from protocol.errors import ProtocolError
 from protocol.framing import BadFrame, ChecksumMismatch, encode, parse_payload
 from protocol.names import TopicName
+from protocol.schemas import Schema
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.consumers import Consumer
 from segments.dispatch.errors import ConsumerBusy, DispatchRefusal
 from segments.dispatch.receivers import Kind
-from segments.errors import NoSuchConsumer, NotAllowed
+from segments.errors import NoLog, NoSuchConsumer, NotAllowed
 from segments.frames import MessageFrames
 from segments.hosting import Hosting, place_of
 from segments.open_log import OpenLog
 from segments.ports import Peer
 from segments.producers import Mode, Producer
+from segments.schemas import SchemaRegistry, name_of
 from segments.starting import Starting
 from segments.subscription import LogSubscription
 
@@ -50,17 +52,6 @@ _REFUSALS: Final = (ProtocolError, StoreError, DispatchRefusal)
 _HANDOVER: Final = 25.0
 
 
-class Schemas:
-    """The schemas of topics as producers and consumers need them; this one takes everything."""
-
-    async def for_producer(self, topic: TopicName, schema: api.Schema) -> bytes:
-        """Its version, made if it is new. Raises a refusal where it does not fit."""
-        return b""
-
-    async def for_consumer(self, topic: TopicName, schema: api.Schema) -> bytes:
-        return b""
-
-
 @dataclass(frozen=True, slots=True)
 class DataPlane:
     """What all connections share."""
@@ -68,7 +59,7 @@ class DataPlane:
     hosting: Hosting
     starting: Starting
     nursery: trio.Nursery
-    schemas: Schemas = field(default_factory=Schemas)
+    schemas: SchemaRegistry
 
     def connect(self, peer: Peer, address: str) -> DataDialogue:
         return DataDialogue(self, peer, address)
@@ -155,9 +146,8 @@ class DataDialogue:
 
     async def _open_producer(self, request: api.CommandProducer) -> None:
         log_ = await self._plane.hosting.open(request.topic)
-        version = b""
-        if request.HasField("schema"):
-            version = await self._plane.schemas.for_producer(_topic_of(request.topic), request.schema)
+        schema = Schema.from_wire(request.schema) if request.HasField("schema") else None
+        version = await self._plane.schemas.get_or_create(TopicName.parse(request.topic), schema)
         named = request.HasField("producer_name") and bool(request.producer_name)
         producer = Producer(
             self._peer,
@@ -228,7 +218,8 @@ class DataDialogue:
             before.log.unsubscribe(before.consumer, before.subscription)
         log_ = await self._plane.hosting.open(request.topic)
         if request.HasField("schema"):
-            await self._plane.schemas.for_consumer(_topic_of(request.topic), request.schema)
+            schema = Schema.from_wire(request.schema)
+            await self._plane.schemas.check_consumer(TopicName.parse(request.topic), schema)
         partition = TopicName.parse(request.topic).partition if log_.place.segment_id is None else None
         ranges: tuple[tuple[int, int], ...] = ()
         if request.HasField("keySharedMeta") and request.keySharedMeta.keySharedMode == api.STICKY:
@@ -363,6 +354,32 @@ class DataDialogue:
             )
         )
 
+    # Schemas.
+
+    def _get_schema(self, command: BaseCommand, body: bytes) -> None:
+        request = command.getSchema
+        topic = TopicName.parse(request.topic)
+
+        async def get() -> None:
+            version = request.schema_version if request.HasField("schema_version") else None
+            found = await self._plane.schemas.get(topic, version)
+            if found is None:
+                raise NoLog(f"{topic} has no such schema: ask for one that it has.")
+            schema, number = found
+            self._reply(replies.got_schema(request.request_id, schema.to_wire(name_of(topic)), number))
+
+        self._start(command, get)
+
+    def _get_or_create_schema(self, command: BaseCommand, body: bytes) -> None:
+        request = command.getOrCreateSchema
+        topic = TopicName.parse(request.topic)
+
+        async def get_or_create() -> None:
+            version = await self._plane.schemas.get_or_create(topic, Schema.from_wire(request.schema))
+            self._reply(replies.schema_registered(request.request_id, version))
+
+        self._start(command, get_or_create)
+
     def _opened(self, consumer_id: int) -> _Open:
         opened = self._consumers.get(consumer_id)
         if opened is None:
@@ -418,11 +435,6 @@ class DataDialogue:
         self._peer.reply(encode(command))
 
 
-def _topic_of(name: str) -> TopicName:
-    """Whose schemas count: those of the topic that a segment or a partition belongs to."""
-    return TopicName.parse(name).canonical
-
-
 _Handler = Callable[[DataDialogue, BaseCommand, bytes], None]
 _HANDLERS: Final[Mapping[int, _Handler]] = {
     BaseCommand.LOOKUP: DataDialogue._lookup,
@@ -438,5 +450,7 @@ _HANDLERS: Final[Mapping[int, _Handler]] = {
     BaseCommand.SEEK: DataDialogue._seek,
     BaseCommand.GET_LAST_MESSAGE_ID: DataDialogue._last_message_id,
     BaseCommand.CONSUMER_STATS: DataDialogue._consumer_stats,
+    BaseCommand.GET_SCHEMA: DataDialogue._get_schema,
+    BaseCommand.GET_OR_CREATE_SCHEMA: DataDialogue._get_or_create_schema,
 }
 COMMANDS: Final = frozenset(_HANDLERS)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final, Protocol
 
 import trio
 
+from metadata import keys
 from metadata.errors import LogMissing, StoreError
 from metadata.log_places import LogPlace
 from metadata.log_states import LogState
@@ -30,8 +31,8 @@ _SETTLED_ROUNDS: Final = 2
 class ClassicLogs(Protocol):
     """Topics that are not scalable."""
 
-    async def ensure(self, topic: TopicName) -> bool:
-        """Create a topic where that is allowed; whether it is there."""
+    async def provide(self, topic: TopicName) -> None:
+        """See that the log of this name is there; a StoreError where it may not be."""
 
 
 def place_of(name: str) -> LogPlace:
@@ -53,6 +54,7 @@ class Hosting:
         around: Around,
         nodes: Nodes,
         classic: ClassicLogs,
+        subscriptions: Callable[[TopicName], Awaitable[Collection[str]]],
         *,
         rebalance_interval: float,
         session_held: Callable[[], bool] = lambda: True,
@@ -60,12 +62,14 @@ class Hosting:
         self._around = around
         self._nodes = nodes
         self._classic = classic
+        self._subscriptions = subscriptions
         self._interval = rebalance_interval
         self._session_held = session_held
         self._open: dict[str, OpenLog] = {}
         self._opening: dict[str, trio.Event] = {}
         self._by_path: dict[str, set[OpenLog]] = {}
         self._looking: dict[OpenLog, bool] = {}  # whether it has to be looked at once more
+        self._checking: dict[str, bool] = {}  # topics whose subscriptions are looked at, and whether once more
         self._known_rounds: dict[str, int] = {}
         self._stopping = False
 
@@ -88,8 +92,11 @@ class Hosting:
                     return node.pulsar_url
         return self._chosen_url(place.name)
 
-    async def open(self, name: str) -> OpenLog:
-        """The log, owned by this node. Raises NotHere, NoLog, and StoreError."""
+    async def open(self, name: str, *, by_force: bool = False) -> OpenLog:
+        """The log, owned by this node. Raises NotHere, NoLog, and StoreError.
+
+        `by_force`: taken from whichever node has it, whose clients come here then.
+        """
         place = place_of(name)
         while True:
             found = self._open.get(place.name)
@@ -97,27 +104,28 @@ class Hosting:
                 return found
             opening = self._opening.get(place.name)
             if opening is None:
-                return await self._claim_alone(place)
+                return await self._claim_alone(place, by_force)
             await opening.wait()
 
-    async def _claim_alone(self, place: LogPlace) -> OpenLog:
+    async def _claim_alone(self, place: LogPlace, by_force: bool) -> OpenLog:
         done = self._opening[place.name] = trio.Event()
         try:
-            return await self._claim(place)
+            return await self._claim(place, by_force)
         finally:
             del self._opening[place.name]
             done.set()
 
-    async def _claim(self, place: LogPlace) -> OpenLog:
+    async def _claim(self, place: LogPlace, by_force: bool) -> OpenLog:
         for _ in range(_ATTEMPTS):
             if self._stopping or not self._session_held():
                 raise NotHere(f"This node cannot serve {place.name} now: look it up again.")
             state = await self._state(place)
             mine = self._nodes.nodes[0].session
-            if state.session and state.session != mine and await self._nodes.is_alive(state.session):
-                raise NotHere(f"{place.name} is served by another node: look it up again.")
-            if state.session != mine and self._chosen(place.name) != mine:
-                raise NotHere(f"{place.name} belongs to another node: look it up again.")
+            if state.session != mine and not by_force:
+                if state.session and await self._nodes.is_alive(state.session):
+                    raise NotHere(f"{place.name} is served by another node: look it up again.")
+                if self._chosen(place.name) != mine:
+                    raise NotHere(f"{place.name} belongs to another node: look it up again.")
             opened = await self._around.logs.claim(place, state, mine)
             if opened is not None:
                 self._around.counters.opened += 1
@@ -130,7 +138,8 @@ class Hosting:
 
     async def _state(self, place: LogPlace) -> LogState:
         state = await self._around.logs.state(place)
-        if state is None and place.segment_id is None and await self._classic.ensure(TopicName.parse(place.name)):
+        if state is None and place.segment_id is None:
+            await self._classic.provide(TopicName.parse(place.name))
             state = await self._around.logs.state(place)
         if state is None:
             raise NoLog(f"{place.name} does not exist: look its topic up again.")
@@ -162,13 +171,47 @@ class Hosting:
             self._look_soon(owned)
 
     def registered(self, bucket: int, path: str) -> None:
-        """Consumers are of no concern here."""
+        """A subscription may have been deleted."""
+        owned = self._by_path.get(path, ())
+        if any(log_.place.segment_id is not None and log_.subscriptions for log_ in owned):
+            self._check_soon(path)
+
+    def _check_soon(self, path: str) -> None:
+        if path in self._checking:
+            self._checking[path] = True
+        else:
+            self._checking[path] = False
+            self._around.nursery.start_soon(self._check_subscriptions, path)
+
+    async def _check_subscriptions(self, path: str) -> None:
+        """Forget those that the topic does not have any more. Whoever subscribes enters it there first."""
+        try:
+            while True:
+                self._checking[path] = False
+                known = {log_: set(log_.subscriptions) for log_ in self._by_path.get(path, ())}
+                try:
+                    there = set(await self._subscriptions(keys.topic_at(path)))
+                    for log_, names in known.items():
+                        for name in names - there if log_.place.segment_id is not None else ():
+                            await log_.remove(name)
+                except StoreError as error:
+                    log.info("subscriptions of %s cannot be looked at now: %s", path, error)
+                if not self._checking[path]:
+                    return
+        finally:
+            del self._checking[path]
+
+    def classic(self, bucket: int, path: str) -> None:
+        self.changed(bucket, path)
 
     def orphaned(self, bucket: int, path: str) -> None:
         """Nor are leaders."""
 
     def gap(self, buckets: Collection[int]) -> None:
         gone = set(buckets)
+        for path in list(self._by_path):
+            if keys.bucket_of(path) in gone:
+                self.registered(keys.bucket_of(path), path)
         for owned in self._open.values():
             if owned.place.bucket in gone:
                 self._look_soon(owned)

@@ -13,6 +13,7 @@ from metadata.store import TopicStore
 from metadata.subscriptions import Settings
 from protocol.names import TopicName
 from segments.cursors import Cursor
+from segments.errors import NotHere
 from segments.hosting import Hosting
 from segments.open_log import OpenLog
 
@@ -71,6 +72,25 @@ class LogsOfTopics:
             return Cursor.decode(cursor).unacked_between(first, end)
         return end - first if is_unread(segment, settings) else 0
 
+    async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
+        """A subscription was deleted: one of the same name that comes later must not go on where it was.
+
+        Nodes that own segments hear of it by themselves; here those are seen to that nobody owns.
+        """
+        stored = await self._store.get(topic)
+        if stored is None:
+            return
+        places = [place_of(topic, segment) for segment in segments]
+        standings = await self._logs.standings(self._lane(), stored.version.incarnation, places, [subscription])
+        for place, standing in zip(places, standings, strict=True):
+            if subscription not in standing.cursors:
+                continue
+            try:
+                owned = await self._hosting.open(place.name)
+            except NotHere:
+                continue
+            await owned.remove(subscription)
+
     async def still_open(self, topic: TopicName, subscription: str, claims: Collection[Claim]) -> frozenset[Claim]:
         """Which of these consumers still have these segments open, as far as this node can see."""
         found = set()
@@ -94,8 +114,9 @@ class LogsOfTopics:
         await owned.move(subscription, owned.next)
 
     async def _owned(self, topic: TopicName, segment: Segment) -> OpenLog:
-        # A segment of another node is asked for there by the admin API, which has the node's address.
-        return await self._hosting.open(place_of(topic, segment).name)
+        # Only the owner moves a cursor. Its consumers have to come back after that anyway, so they may as well come to
+        # this node.
+        return await self._hosting.open(place_of(topic, segment).name, by_force=True)
 
 
 def place_of(topic: TopicName, segment: Segment) -> LogPlace:

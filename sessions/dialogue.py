@@ -443,6 +443,8 @@ DATA_COMMANDS = frozenset(
         BaseCommand.SEEK,
         BaseCommand.GET_LAST_MESSAGE_ID,
         BaseCommand.CONSUMER_STATS,
+        BaseCommand.GET_SCHEMA,
+        BaseCommand.GET_OR_CREATE_SCHEMA,
     }
 )
 

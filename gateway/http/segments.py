@@ -23,6 +23,7 @@ from layout import records
 from layout.errors import SegmentNotFound
 from layout.segments import Segment
 from metadata.records import StoredTopic
+from metadata.subscriptions import Subscription
 from protocol.names import SegmentName
 
 SUBSCRIPTION: Final = f"{SEGMENT}/subscription/{{subscription:str}}"
@@ -117,9 +118,9 @@ class SegmentRoutes(Controller):
         responses=refusals(404, 409, 412),
     )
     async def read_backlog(self, ports: Ports, name: SegmentInPath, subscription_name: SubscriptionInPath) -> int:
-        """A bare number. There is no data plane yet, so it is 0."""
-        await _check_cursor(ports, name, subscription_name)
-        return 0
+        """A bare number."""
+        segment, subscription = await _check_cursor(ports, name, subscription_name)
+        return await ports.segments.backlog(name.parent, subscription_name, segment, subscription.settings)
 
     @post(
         f"{SUBSCRIPTION}/seek",
@@ -156,7 +157,6 @@ def _segment(stored: StoredTopic, name: SegmentName) -> Segment:
     return seeking.segment_at(name.parent, records.decode_layout(stored.value), name.descriptor)
 
 
-async def _check_cursor(ports: AdminPorts, name: SegmentName, subscription: str) -> None:
+async def _check_cursor(ports: AdminPorts, name: SegmentName, subscription: str) -> tuple[Segment, Subscription]:
     state = await topic_state(ports, name.parent)
-    _segment(state.topic, name)
-    seeking.with_cursors(state, subscription)
+    return _segment(state.topic, name), seeking.with_cursors(state, subscription)

@@ -16,6 +16,7 @@ from gateway.http.path_names import OF_SUBSCRIPTION, OF_TOPIC, TOPIC, Subscripti
 from gateway.http.ports import Ports
 from gateway.http.schemas import SubscriptionInfo
 from gateway.http.topics import connected, holders, topic_state
+from layout import records
 
 SUBSCRIPTIONS: Final = f"{TOPIC}/subscriptions"
 SUBSCRIPTION: Final = f"{SUBSCRIPTIONS}/{{subscription:str}}"
@@ -46,9 +47,9 @@ class SubscriptionRoutes(Controller):
     async def create_subscription(
         self, ports: Ports, request: AnyRequest, name: TopicInPath, subscription_name: SubscriptionInPath
     ) -> None:
-        """Nothing happens where it exists with this type."""
+        """It has all messages that are still there. Nothing happens where it exists with this type."""
         kind = subscription_type(request, "type")
-        await ports.registrations.create_subscription(name, subscription_name, kind, wall_clock_ms())
+        await ports.registrations.create_subscription(name, subscription_name, kind, wall_clock_ms(), from_start=True)
 
     @delete(
         SUBSCRIPTION,
@@ -71,6 +72,8 @@ class SubscriptionRoutes(Controller):
         await ports.registrations.delete_subscription(
             name, subscription_name, force=switch(request, "force"), gone=gone
         )
+        layout = records.decode_layout(state.topic.value)
+        await ports.segments.forget(name, subscription_name, tuple(layout.segments.values()))
 
     @post(
         f"{SUBSCRIPTION}/seek",

@@ -34,6 +34,8 @@ Or hold many watches on one connection::
 from protocol.client.addresses import ServiceAddress
 from protocol.client.connection import ClientConnection, connect
 from protocol.client.connection_watches import RawNamespaceWatch, Watch
+from protocol.client.consuming import QueueConsumer, open_consumer, open_reader
+from protocol.client.entries import ReceivedMessage
 from protocol.client.errors import (
     AlreadyClosed,
     BadServiceUrl,
@@ -56,10 +58,17 @@ from protocol.client.pool import ConnectionPool, open_pool
 from protocol.client.producing import TopicProducer, open_producer
 from protocol.client.reconnecting import WatchState
 from protocol.client.sending import Sending
+from protocol.client.streaming import StreamConsumer, open_stream_consumer
+from protocol.client.subscriptions import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from protocol.client.topic_consumer import TopicConsumer
 from protocol.client.topic_sets import Change, NamespaceEvent, Snapshot
 from protocol.client.watches import TopicWatch, watch_topic
 
 __all__ = [
+    "EXCLUSIVE",
+    "FAILOVER",
+    "KEY_SHARED",
+    "SHARED",
     "AlreadyClosed",
     "BadServiceUrl",
     "Change",
@@ -72,7 +81,9 @@ __all__ = [
     "MixedBatch",
     "NamespaceEvent",
     "NamespaceWatch",
+    "QueueConsumer",
     "RawNamespaceWatch",
+    "ReceivedMessage",
     "RequestTimedOut",
     "ScalableTopicsUnsupported",
     "SendTimedOut",
@@ -81,6 +92,8 @@ __all__ = [
     "ServerRefused",
     "ServiceAddress",
     "Snapshot",
+    "StreamConsumer",
+    "TopicConsumer",
     "TopicProducer",
     "TopicWatch",
     "UnreadableMessage",
@@ -89,8 +102,11 @@ __all__ = [
     "WatchState",
     "connect",
     "connect_for_topic",
+    "open_consumer",
     "open_pool",
     "open_producer",
+    "open_reader",
+    "open_stream_consumer",
     "watch_namespace",
     "watch_topic",
 ]

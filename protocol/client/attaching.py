@@ -62,7 +62,7 @@ class Attached(ABC):
         with self._running:
             while self.failure is None:
                 try:
-                    await self._once(await self._pool.connection_for(self.topic))
+                    await self._once(await self._find())
                 except ProtocolError as error:
                     self.last_error = error
                     if not is_passing(error):
@@ -89,6 +89,10 @@ class Attached(ABC):
     def end(self, reason: ProtocolError) -> None:
         """For the connection: it has ended."""
         self._lose(reason)
+
+    async def _find(self) -> ClientConnection:
+        """A connection to the server that is responsible now."""
+        return await self._pool.connection_for(self.topic)
 
     async def _once(self, connection: ClientConnection) -> None:
         """One stay on one connection: raises what kept it from attaching, returns when it has lost its place."""

@@ -96,6 +96,7 @@ class ClientConnection:
         self._handshake: Latest[api.CommandConnected] = Latest()
         self._connected: api.CommandConnected | None = None
         self._answers: dict[int, Latest[BaseCommand]] = {}
+        self._on_answer: dict[int, Callable[[BaseCommand], None]] = {}
         self._topic_watches: WatchTable[api.CommandScalableTopicUpdate] = WatchTable()
         self._namespace_watches: WatchTable[api.CommandWatchScalableTopicsUpdate] = WatchTable()
         self._attachments = AttachmentTable()
@@ -150,13 +151,20 @@ class ClientConnection:
         answer_type: CommandType,
         *,
         is_final: Callable[[BaseCommand], bool] = lambda _: True,
+        on_answer: Callable[[BaseCommand], None] | None = None,
     ) -> BaseCommand:
         """Send the command made for a request id and wait for its answer; a refusal is raised.
 
-        An answer that is not final is followed by another one, which may take as long as it likes.
+        An answer that is not final is followed by another one, which may take as long as it likes. `on_answer` is
+        called with an answer that is no refusal before anything that came after it is looked at.
         """
         request_id = next(self._request_ids)
-        return await self._request(request_id, command_with(request_id), answer_type, is_final)
+        if on_answer is not None:
+            self._on_answer[request_id] = on_answer
+        try:
+            return await self._request(request_id, command_with(request_id), answer_type, is_final)
+        finally:
+            self._on_answer.pop(request_id, None)
 
     def attach(self, kind: Kind, attachment: Attachment) -> int:
         """Let the commands for a number, which is returned, go to `attachment`, until it is detached."""
@@ -352,6 +360,8 @@ class ClientConnection:
     def _answer(self, request_id: int, reply: BaseCommand) -> None:
         if (answer := self._answers.get(request_id)) is not None:
             answer.put(reply)
+            if reply.type != BaseCommand.ERROR and (on_answer := self._on_answer.get(request_id)) is not None:
+                on_answer(reply)
 
     def _check_content(self, has_any: bool) -> None:
         if not has_any:

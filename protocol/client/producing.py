@@ -17,13 +17,14 @@ from protocol.client.background import background
 from protocol.client.errors import AlreadyClosed, MixedBatch, RequestTimedOut, ServerRefused
 from protocol.client.message_ids import MessageId
 from protocol.client.outgoing import Message
+from protocol.client.plain_routes import plain_routes
 from protocol.client.pool import ConnectionPool
 from protocol.client.routes import Route, Routes, active_routes
 from protocol.client.segment_producer import SegmentProducer
 from protocol.client.sending import MAX_PENDING, MAX_PENDING_BYTES, SEND_TIMEOUT, Sending, Window
-from protocol.client.watches import TopicWatch, follow_topic
+from protocol.client.watches import TopicWatch, start_following
 from protocol.errors import ProtocolError
-from protocol.names import SEGMENT, TOPIC, TopicName
+from protocol.names import TOPIC, TopicName
 from protocol.wire import pulsar_api_pb2 as api
 
 if TYPE_CHECKING:
@@ -60,15 +61,11 @@ async def open_producer(
         producer = TopicProducer(pool, tasks, window, str(parsed), name, access_mode)
         tasks.start_soon(window.watch_deadlines, producer._expired, producer._excuse)
         if parsed.domain == TOPIC:
-            watch = await _watching(tasks, pool, str(parsed), create_if_missing)
+            watch = await start_following(tasks, pool, str(parsed), create_if_missing=create_if_missing)
             producer._set_routes(active_routes(await anext(watch)))
             tasks.start_soon(producer._follow, watch)
-        elif parsed.domain == SEGMENT:
-            producer._set_routes(Routes.to_partitions(str(parsed), 0), are_final=True)
         else:
-            connection = await pool.service()
-            partitions = await connection.partitions(str(parsed), create_if_missing=create_if_missing)
-            producer._set_routes(Routes.to_partitions(str(parsed), partitions), are_final=True)
+            producer._set_routes(await plain_routes(pool, parsed, create_if_missing), are_final=True)
         if access_mode != api.Shared:
             await producer._attach_everywhere()
         try:
@@ -76,18 +73,6 @@ async def open_producer(
             await producer.flush()
         finally:
             await producer._close()
-
-
-async def _watching(tasks: trio.Nursery, pool: ConnectionPool, topic: str, create_if_missing: bool) -> TopicWatch:
-    """A watch that lasts as long as the nursery."""
-
-    async def hold(task_status: trio.TaskStatus[TopicWatch]) -> None:
-        async with follow_topic(pool, topic, create_if_missing=create_if_missing) as watch:
-            task_status.started(watch)
-            await trio.sleep_forever()
-
-    watch: TopicWatch = await tasks.start(hold)
-    return watch
 
 
 class TopicProducer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from protocol.replies import PROTOCOL_VERSION
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     # Exist in the generated stub only.
     AccessMode: TypeAlias = api.ProducerAccessMode.ValueType
+    AckType: TypeAlias = api.CommandAck.AckType.ValueType
+    ConsumerType: TypeAlias = api.ScalableConsumerType.ValueType
 
 
 def connect(client_version: str, proxy_to_broker_url: str | None = None) -> BaseCommand:
@@ -110,4 +112,88 @@ def close_producer(request_id: int, producer_id: int) -> BaseCommand:
     command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
     command.close_producer.request_id = request_id
     command.close_producer.producer_id = producer_id
+    return command
+
+
+def close_consumer(request_id: int, consumer_id: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+    command.close_consumer.request_id = request_id
+    command.close_consumer.consumer_id = consumer_id
+    return command
+
+
+def unsubscribe(request_id: int, consumer_id: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.UNSUBSCRIBE)
+    command.unsubscribe.request_id = request_id
+    command.unsubscribe.consumer_id = consumer_id
+    return command
+
+
+def flow(consumer_id: int, permits: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.FLOW)
+    command.flow.consumer_id = consumer_id
+    command.flow.messagePermits = permits
+    return command
+
+
+def ack(
+    consumer_id: int, ack_type: AckType, message_ids: Iterable[api.MessageIdData], request_id: int | None = None
+) -> BaseCommand:
+    """With a request id the server confirms it."""
+    command = BaseCommand(type=BaseCommand.ACK)
+    command.ack.consumer_id = consumer_id
+    command.ack.ack_type = ack_type
+    command.ack.message_id.extend(message_ids)
+    if request_id is not None:
+        command.ack.request_id = request_id
+    return command
+
+
+def redeliver(consumer_id: int, message_ids: Iterable[api.MessageIdData], consumer_epoch: int | None) -> BaseCommand:
+    """Without message ids everything that the consumer has not acknowledged."""
+    command = BaseCommand(type=BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    command.redeliverUnacknowledgedMessages.consumer_id = consumer_id
+    command.redeliverUnacknowledgedMessages.message_ids.extend(message_ids)
+    if consumer_epoch is not None:
+        command.redeliverUnacknowledgedMessages.consumer_epoch = consumer_epoch
+    return command
+
+
+def seek(request_id: int, consumer_id: int, to: api.MessageIdData | int) -> BaseCommand:
+    """To a message, or to the first one of a time in milliseconds or later."""
+    command = BaseCommand(type=BaseCommand.SEEK)
+    command.seek.request_id = request_id
+    command.seek.consumer_id = consumer_id
+    if isinstance(to, int):
+        command.seek.message_publish_time = to
+    else:
+        command.seek.message_id.CopyFrom(to)
+    return command
+
+
+def last_message_id(request_id: int, consumer_id: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
+    command.getLastMessageId.request_id = request_id
+    command.getLastMessageId.consumer_id = consumer_id
+    return command
+
+
+def register_consumer(
+    request_id: int, topic: str, subscription: str, name: str, consumer_id: int, kind: ConsumerType
+) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_SUBSCRIBE)
+    request = command.scalableTopicSubscribe
+    request.request_id = request_id
+    request.topic = topic
+    request.subscription = subscription
+    request.consumer_name = name
+    request.consumer_id = consumer_id
+    request.consumer_type = kind
+    return command
+
+
+def unregister_consumer(request_id: int, consumer_id: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_UNSUBSCRIBE)
+    command.scalableTopicUnsubscribe.request_id = request_id
+    command.scalableTopicUnsubscribe.consumer_id = consumer_id
     return command

@@ -65,6 +65,20 @@ async def follow_topic(
         yield watch
 
 
+async def start_following(
+    tasks: trio.Nursery, pool: ConnectionPool, topic: str, *, create_if_missing: bool = True
+) -> TopicWatch:
+    """The same for as long as a nursery."""
+
+    async def hold(task_status: trio.TaskStatus[TopicWatch]) -> None:
+        async with follow_topic(pool, topic, create_if_missing=create_if_missing) as watch:
+            task_status.started(watch)
+            await trio.sleep_forever()
+
+    watch: TopicWatch = await tasks.start(hold)
+    return watch
+
+
 @asynccontextmanager
 async def _following(
     watch: TopicWatch, connected: Callable[[], AbstractAsyncContextManager[ClientConnection]]

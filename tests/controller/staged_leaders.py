@@ -21,7 +21,7 @@ from layout.segments import Segment
 from metadata import keys
 from metadata.records import StoredTopic
 from metadata.registrations import Registrations
-from metadata.subscriptions import Assignment, Attachment, Subscription, SubscriptionType, TopicState
+from metadata.subscriptions import Assignment, Attachment, Settings, Subscription, SubscriptionType, TopicState
 from protocol.names import TopicName
 from tests.support.consumers import LIMIT
 from tests.support.nodes import running_node, transitions_of
@@ -46,9 +46,11 @@ class ScriptedSegments:
         self.asked: list[tuple[str, tuple[int, ...]]] = []
         self.failures: list[Exception] = []
         self.before_answer: Callable[[], Awaitable[None]] | None = None
+        self.announce: Callable[[], None] = lambda: None  # as the owner of a segment does, through the change log
 
     def drain(self, *segment_ids: int, subscription: str = "s") -> None:
         self.done.setdefault(subscription, set()).update(segment_ids)
+        self.announce()
 
     async def drained(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> frozenset[int]:
         asked = tuple(segment.segment_id for segment in segments)
@@ -68,6 +70,12 @@ class ScriptedSegments:
 
     async def skip_all(self, topic: TopicName, subscription: str, segment: Segment) -> None:
         self.drain(segment.segment_id, subscription=subscription)
+
+    async def backlog(self, topic: TopicName, subscription: str, segment: Segment, settings: Settings) -> int:
+        return 0
+
+    async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
+        self.done.pop(subscription, None)
 
 
 class RecordingRegistrations(Registrations):
@@ -103,6 +111,7 @@ class Stage:
         self._attachments: dict[tuple[str, str], Attachment] = {}
         around = node.leaders._around
         object.__setattr__(around, "segments", segments)
+        segments.announce = lambda: node.leaders.registered(keys.bucket_of(PATH), PATH)
         object.__setattr__(around, "registrations", self.recording)
 
     @property

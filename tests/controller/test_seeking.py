@@ -27,6 +27,7 @@ from metadata.store import TopicStore, open_store
 from metadata.subscriptions import Attachment, Subscription, SubscriptionType
 from protocol.names import TopicName
 from tests.support.processes import ValkeyProcess
+from tests.support.unwritten_segments import UnwrittenSegments
 
 TOPIC = TopicName.scalable("public", "default", "t")
 NODE = NodeRecord("node", "pulsar://here.example:6650", "http://here.example:8080")
@@ -65,7 +66,7 @@ def test_segment_is_skipped_if_it_was_sealed_by_then_and_read_from_its_start_if_
     assert move_to(moved, timestamp) == Move(moved, to_ms)
 
 
-class Cursors:
+class Cursors(UnwrittenSegments):
     """Segments with a cursor of one subscription each: at the end, or not."""
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ from layout.segments import Segment
 from metadata.subscriptions import Attachment, SubscriptionType
 from protocol.names import TopicName
 from tests.gateway.http.running import Api
+from tests.support.unwritten_segments import UnwrittenSegments
 
 TOPIC = TopicName.scalable("public", "default", "t")
 # 2026-11-16T03:35:32.256Z
@@ -32,7 +33,7 @@ async def register(
     return attachment
 
 
-class RecordingSegments:
+class RecordingSegments(UnwrittenSegments):
     """Says that these sealed segments are drained, and notes every move of a cursor."""
 
     def __init__(self, drained: Collection[int] = ()) -> None:

@@ -15,7 +15,7 @@ from controller.garbage import GarbageCollector
 from controller.leader import Around, LeaderCounters, LeaderSettings
 from controller.leaders import Leaders
 from controller.retention import Retention
-from controller.segment_port import SegmentPort, UnwrittenSegments
+from controller.segment_port import SegmentPort
 from controller.transitions import TopicLimits, Transitions
 from gateway.binding import open_sockets
 from gateway.http.admission import AdmissionLimits
@@ -30,6 +30,7 @@ from metadata.peers import Peers
 from metadata.registrations import Registrations
 from metadata.store import TopicStore, open_store
 from segments.schemas import SchemaRegistry
+from tests.support.unwritten_segments import UnwrittenSegments
 from tests.support.waiting import eventually
 
 SCALABLE = "/admin/v2/scalable/public/default"

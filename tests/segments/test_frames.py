@@ -1,0 +1,50 @@
+"""Frames that are put together by hand are those that protocol buffers would make."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.framing import encode
+from protocol.wire.pulsar_api_pb2 import BaseCommand
+from segments.frames import NOWHERE, MessageFrames, receipt
+
+LONGS = st.integers(0, 2**64 - 1)
+WORDS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4)
+
+
+@given(LONGS, LONGS, LONGS, st.integers(-1, 1000), st.integers(0, 2**32 - 1), WORDS, st.integers(0, 2**20))
+def test_message_head_is_what_protobuf_writes(
+    consumer_id: int, ledger: int, index: int, partition: int, redeliveries: int, ack_set: list[int], size: int
+) -> None:
+    command = BaseCommand(type=BaseCommand.MESSAGE)
+    command.message.consumer_id = consumer_id
+    command.message.message_id.ledgerId = ledger
+    command.message.message_id.entryId = index
+    if partition >= 0:
+        command.message.message_id.partition = partition
+    if redeliveries:
+        command.message.redelivery_count = redeliveries
+    command.message.ack_set.extend(ack_set)
+    whole = encode(command)
+    head = MessageFrames(consumer_id, ledger, partition).head(index, redeliveries, ack_set, size)
+    assert head[4:] == whole[4:]
+    assert int.from_bytes(head[:4], "big") == int.from_bytes(whole[:4], "big") + size
+
+
+@given(LONGS, LONGS, LONGS, LONGS, LONGS)
+def test_receipt_is_what_protobuf_writes(
+    producer_id: int, sequence: int, highest: int, ledger: int, index: int
+) -> None:
+    command = BaseCommand(type=BaseCommand.SEND_RECEIPT)
+    command.send_receipt.producer_id = producer_id
+    command.send_receipt.sequence_id = sequence
+    command.send_receipt.message_id.ledgerId = ledger
+    command.send_receipt.message_id.entryId = index
+    if highest:
+        command.send_receipt.highest_sequence_id = highest
+    assert receipt(producer_id, sequence, highest, ledger, index) == encode(command)
+
+
+def test_message_that_stands_nowhere_has_the_id_minus_one() -> None:
+    assert [number - 2**64 for number in NOWHERE] == [-1, -1]

@@ -1,0 +1,32 @@
+"""Segments as tests of the controller have them that need no messages."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from controller.segment_port import Claim
+from layout.segments import Segment
+from metadata.subscriptions import Settings
+from protocol.names import TopicName
+
+
+class UnwrittenSegments:
+    """Segments that nobody can write to or consume from: what is sealed is drained, and nothing is open."""
+
+    async def drained(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> frozenset[int]:
+        return frozenset(segment.segment_id for segment in segments)
+
+    async def still_open(self, topic: TopicName, subscription: str, claims: Collection[Claim]) -> frozenset[Claim]:
+        return frozenset()
+
+    async def seek(self, topic: TopicName, subscription: str, segment: Segment, timestamp_ms: int) -> None:
+        """There is nothing to seek in."""
+
+    async def skip_all(self, topic: TopicName, subscription: str, segment: Segment) -> None:
+        """There is nothing to skip."""
+
+    async def backlog(self, topic: TopicName, subscription: str, segment: Segment, settings: Settings) -> int:
+        return 0
+
+    async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
+        """There is nothing to forget."""
