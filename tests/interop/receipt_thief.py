@@ -20,20 +20,21 @@ _Pump: TypeAlias = Callable[[socket.socket, socket.socket], None]
 
 
 class ReceiptThief:
-    def __init__(self) -> None:
+    """Stands before a server that listens, or will listen, at port `target`."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
         self._listener = socket.create_server((HOST, 0))
         self.port: int = self._listener.getsockname()[1]
         self.stolen = 0
         self._stealing = False
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
+        threading.Thread(target=self._accept, daemon=True).start()
 
     @property
     def url(self) -> str:
         return f"pulsar://{HOST}:{self.port}"
-
-    def open(self, target: int) -> None:
-        threading.Thread(target=self._accept, args=(target,), daemon=True).start()
 
     def steal(self) -> None:
         """From now on receipts go no further."""
@@ -45,7 +46,7 @@ class ReceiptThief:
             ending, self._open = self._open, []
             self._stealing = False
         for each in ending:
-            each.shutdown(socket.SHUT_RDWR)
+            _end(each)
 
     def close(self) -> None:
         # A thread that accepts is not woken by `close` alone.
@@ -53,14 +54,14 @@ class ReceiptThief:
         self._listener.close()
         self.cut()
 
-    def _accept(self, target: int) -> None:
+    def _accept(self) -> None:
         while True:
             try:
                 client, _ = self._listener.accept()
             except OSError:
                 return
             try:
-                server = socket.create_connection((HOST, target))
+                server = socket.create_connection((HOST, self._target))
             except OSError:
                 client.close()
                 continue
@@ -75,10 +76,7 @@ class ReceiptThief:
         except OSError:
             pass
         for each in (source, sink):
-            try:
-                each.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+            _end(each)
 
     def _requests(self, source: socket.socket, sink: socket.socket) -> None:
         while chunk := source.recv(_CHUNK):
@@ -94,3 +92,11 @@ class ReceiptThief:
                     self.stolen += 1
                 else:
                     sink.sendall(sizes + rest)
+
+
+def _end(connection: socket.socket) -> None:
+    """Wake whoever reads from it; the other direction's thread may have done so already."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass

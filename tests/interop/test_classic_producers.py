@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.vela_process import VelaServer
 from tests.interop.classic import LIMIT, data, nothing_more, numbered, receive, send, send_together, sending
 from tests.interop.receipt_thief import ReceiptThief
-from tests.support.ports import HOST
+from tests.support.ports import HOST, ReservedPort
 from tests.support.waiting import wait_until
 
 
@@ -116,11 +116,13 @@ def test_producer_of_the_same_name_goes_on_counting(classic: Any, classic_topic:
 
 @pytest.fixture
 def thief(tmp_path: Path) -> Iterator[ReceiptThief]:
-    thief = ReceiptThief()
-    with VelaServer.start(tmp_path / "robbed", "--advertise", f"pulsar://{HOST}:{thief.port}") as server:
-        thief.open(server.port)
+    port = ReservedPort()
+    thief = ReceiptThief(port.number)
+    flags = ("--listen", f"{HOST}:{port.number}", "--advertise", thief.url)
+    with VelaServer.start(tmp_path / "robbed", *flags):
         yield thief
-        thief.close()
+    thief.close()
+    port.release()
 
 
 @pytest.mark.parametrize("batching", [False, True], ids=["one by one", "in batches"])

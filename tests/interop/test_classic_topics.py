@@ -80,7 +80,8 @@ class Reading(Record):  # type: ignore[misc]  # the package is not typed
 class NotedReading(Record):  # type: ignore[misc]  # the package is not typed
     sensor = String()
     celsius = Integer()
-    note = String()
+    # Without a default in the schema, readers of it could not read what was written before.
+    note = String(required_default=True)
 
 
 class GarbledReading(Record):  # type: ignore[misc]  # the package is not typed
