@@ -37,7 +37,7 @@ class JavaError(Exception):
     def __init__(self, reply: Mapping[str, Any]) -> None:
         self.kind = str(reply["error"])
         self.status: int | None = reply.get("status")
-        super().__init__(f"{self.kind}: {reply['message']}")
+        super().__init__(reply["message"])
 
 
 class JavaPeer:

@@ -8,7 +8,9 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
@@ -67,7 +69,7 @@ public final class Driver {
             Throwable cause = unwrapped(error);
             cause.printStackTrace();
             reply.put("error", cause.getClass().getSimpleName());
-            reply.put("message", String.valueOf(cause.getMessage()));
+            reply.put("message", told(cause));
             if (cause instanceof PulsarAdminException refusal) {
                 reply.put("status", refusal.getStatusCode());
             }
@@ -77,7 +79,16 @@ public final class Driver {
         }
     }
 
-    static Throwable unwrapped(Throwable error) {
+    /** An error with its causes: the V5 API wraps what the client below it says, and keeps little of it. */
+    static String told(Throwable error) {
+        List<String> chain = new ArrayList<>();
+        for (Throwable each = unwrapped(error); each != null; each = each.getCause()) {
+            chain.add(each.getClass().getSimpleName() + ": " + each.getMessage());
+        }
+        return String.join("; ", chain);
+    }
+
+    private static Throwable unwrapped(Throwable error) {
         boolean wrapper = error instanceof CompletionException || error instanceof ExecutionException;
         return wrapper && error.getCause() != null ? unwrapped(error.getCause()) : error;
     }

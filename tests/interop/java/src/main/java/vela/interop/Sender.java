@@ -43,7 +43,7 @@ final class Sender<T> implements AutoCloseable {
             try {
                 sending.get(place).join();
             } catch (RuntimeException error) {
-                failed.put(place, String.valueOf(Driver.unwrapped(error)));
+                failed.put(place, Driver.told(error));
             }
         }
         return failed;
