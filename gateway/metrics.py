@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from controller.garbage import GarbageCollector
 from controller.leaders import Leaders
+from gateway.data_plane import DataParts
 from gateway.recorder.recorder import Recorder
 from metadata.feed import ChangeFeed
 from metadata.lanes import Lane
@@ -41,6 +42,7 @@ class Sources:
     consumers: ConsumerHub
     garbage: GarbageCollector
     recorder: Recorder | None
+    data: DataParts | None = None
 
 
 def page_of(sources: Sources) -> bytes:
@@ -161,6 +163,9 @@ class _VelaCollector(Collector):
 def _recording(recorder: Recorder) -> Iterator[Metric]:
     yield _counter("recorder_events", "Events written to the trace.", recorder.written.events)
     yield _counter("recorder_dropped", "Changes that the trace lacks for want of room.", recorder.counters.dropped)
+    yield _counter(
+        "recorder_values_missing", "Records that the trace lacks for want of room.", recorder.counters.values_missing
+    )
     yield _counter("recorder_errors", "Attempts to write the trace that failed.", recorder.written.errors)
     yield _gauge("recorder_queue", "Events that wait to be written to the trace.", recorder.queued)
 

@@ -227,6 +227,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 lane=lambda: feed.lane,
                 classic=classic,
                 schemas=schemas,
+                retention=Retention(store, default=settings.retention),
                 nursery=background,
             )
             leaders = Leaders(

@@ -263,6 +263,24 @@ class Settings:
         DATA,
         "Memory for the last messages of all segments, from which consumers that keep up are served.",
     )
+    message_age: float = _row(
+        kinds.duration("0ms", "87600h"),
+        "10m",
+        DATA,
+        "How long messages stay at least, also when every subscription has consumed them; a longer retention counts more.",
+    )
+    backlog_quota: int = _row(
+        kinds.size("0B", "1000GB"),
+        "10GB",
+        DATA,
+        "Bytes of one segment or classic topic that may wait to be consumed; 0B for any.",
+    )
+    backlog_policy: str = _row(
+        kinds.choice("refuse", "evict"),
+        "refuse",
+        DATA,
+        "Over the quota: refuse producers until consumers have caught up, or evict the oldest messages.",
+    )
     rebalance_interval: float = _row(
         kinds.duration("100ms", "1h"),
         "30s",

@@ -7,6 +7,7 @@ it up again.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -28,8 +29,9 @@ from segments.consumers import Consumer
 from segments.cursor_keeper import CursorKeeper
 from segments.cursors import Cursor
 from segments.dispatch.receivers import Kind
-from segments.errors import NotHere, Terminated, TooMany
+from segments.errors import NotHere, QuotaExceeded, Terminated, TooMany
 from segments.frames import NOWHERE, receipt
+from segments.keeping import OverQuota, Quota, needed_from, trim_below
 from segments.producers import Producer, Producers, Sequences
 from segments.subscription import LogSubscription
 from segments.tail import Budget, Tail
@@ -39,6 +41,9 @@ log = logging.getLogger(__name__)
 # Entries in one read: enough for a round trip to be worth it. What they may weigh is bounded by the read itself.
 _READ_ENTRIES: Final = 256
 # Some clients look for the word in brackets.
+_OVER_QUOTA: Final = (
+    "Consumers are too far behind, and the backlog quota is used up: let them catch up, then send again."
+)
 _SEALED: Final = "The segment is sealed (TopicTerminated): send to the segments that took its place."
 
 
@@ -51,6 +56,7 @@ class LogLimits:
     consumers: int = 10_000  # of a subscription
     max_unacked: int = 50_000
     replicas: int = 0
+    quota: Quota = Quota()
 
 
 @dataclass(slots=True)
@@ -138,6 +144,8 @@ class OpenLog:
         self._check_open()
         if self.sealed:
             raise await self.terminated()
+        if self._is_over_quota:
+            raise QuotaExceeded(_OVER_QUOTA)
         if len(self.producers) >= self._around.limits.producers:
             raise TooMany(f"{self.name} has {len(self.producers)} producers, which is the limit: close some.")
         before = self.producers.topic_epoch
@@ -159,6 +167,12 @@ class OpenLog:
                 self._refuse(Sent(producer, sequence, highest, messages, b"", False), Terminated.server_error, _SEALED)
             return
         last = max(sequence, highest)
+        if self._is_over_quota:
+            producer.pending += 1
+            self._refuse(
+                Sent(producer, sequence, highest, messages, b"", False), QuotaExceeded.server_error, _OVER_QUOTA
+            )
+            return
         is_new = self._sequences.accept(producer.name, last)
         producer.pending += 1
         if is_new:
@@ -168,6 +182,11 @@ class OpenLog:
             self._around.counters.duplicates += 1
             body = b""
         self._appender.add(Sent(producer, sequence, highest, messages, body, is_new))
+
+    @property
+    def _is_over_quota(self) -> bool:
+        quota = self._around.limits.quota
+        return quota.policy is OverQuota.REFUSE and quota.is_exceeded(self.size)
 
     @property
     def is_congested(self) -> bool:
@@ -294,6 +313,19 @@ class OpenLog:
         if isinstance(indexes, range) and indexes.step == 1:
             return await self._around.logs.read(self.claim, indexes[0], min(len(indexes), _READ_ENTRIES))
         return await self._around.logs.read_some(self.claim, indexes[:_READ_ENTRIES])
+
+    async def keep(self, retention_ms: int) -> None:
+        """Remove what nobody needs and what is older than that; negative: keep all but what is over the quota."""
+        quota = self._around.limits.quota
+        needed = needed_from((s.cursor.mark for s in self.subscriptions.values()), self.next)
+        if needed <= self.first and not quota.is_exceeded(self.size):
+            return
+        young = self.first
+        if retention_ms >= 0:
+            young = await self.index_at(max(0, time.time_ns() // 1_000_000 - retention_ms))
+        await self.trim(
+            trim_below(first=self.first, end=self.next, needed=needed, young=young, size=self.size, quota=quota)
+        )
 
     async def trim(self, below: int) -> None:
         """Remove the beginning of the log."""
