@@ -70,6 +70,20 @@ def test_rejected_message_comes_again_with_its_count(client: JavaClient, topic: 
         assert consumer.receive(1, within=0.5) == []
 
 
+def test_message_that_was_rejected_too_often_goes_to_the_dead_letters(client: JavaClient, topic: str) -> None:
+    with (
+        client.queue("readers", topic=topic, deadAfter=2) as consumer,
+        client.producer(topic) as producer,
+        client.queue("undertaker", topic=f"{topic}-DLQ") as dead,
+    ):
+        producer.send([Sent("key", "poison"), Sent("key", "good")])
+        came = consumer.receive(1, settle="reject")
+        assert values([*came, *consumer.receive(1)]) == ["poison", "good"]
+        assert [message.redeliveries for message in consumer.receive(2, settle="reject")] == [1, 2]
+        assert values(dead.receive(1)) == ["poison"]
+        assert consumer.receive(1, within=0.5) == []
+
+
 def test_part_of_a_batch_that_was_not_acknowledged_comes_again(client: JavaClient, topic: str) -> None:
     sent = unkeyed(50)
     with client.producer(topic) as producer:

@@ -14,6 +14,9 @@ import org.apache.pulsar.client.api.v5.Message;
 import org.apache.pulsar.client.api.v5.PulsarClient;
 import org.apache.pulsar.client.api.v5.PulsarClientException;
 import org.apache.pulsar.client.api.v5.config.BackoffPolicy;
+import org.apache.pulsar.client.api.v5.config.BatchingPolicy;
+import org.apache.pulsar.client.api.v5.config.ChunkingPolicy;
+import org.apache.pulsar.client.api.v5.config.DeadLetterPolicy;
 import org.apache.pulsar.client.api.v5.config.ProducerAccessMode;
 import org.apache.pulsar.client.api.v5.config.SubscriptionInitialPosition;
 import vela.interop.Shapes.Shape;
@@ -23,6 +26,7 @@ final class Peers {
     private static final Duration ACK_GROUP_TIME = Duration.ofMillis(10);
     private static final Duration NACK_DELAY = Duration.ofMillis(100);
     private static final Duration SLICE = Duration.ofMillis(100);
+    private static final int CHUNK = 1_000_000;
 
     private final Map<String, AutoCloseable> open = new ConcurrentHashMap<>();
 
@@ -51,6 +55,10 @@ final class Peers {
         if (request.has("access")) {
             builder.accessMode(ProducerAccessMode.valueOf(request.get("access").asText()));
         }
+        if (request.path("chunks").asBoolean()) {
+            builder.chunkingPolicy(ChunkingPolicy.builder().enabled(true).chunkSize(CHUNK).build());
+            builder.batchingPolicy(BatchingPolicy.builder().enabled(false).build());
+        }
         return new Sender<>(builder.create(), shape.type());
     }
 
@@ -63,6 +71,10 @@ final class Peers {
                 .negativeAckRedeliveryBackoff(BackoffPolicy.exponential(NACK_DELAY, NACK_DELAY.multipliedBy(2)));
         if (request.has("queueSize")) {
             builder.receiverQueueSize(request.get("queueSize").asInt());
+        }
+        if (request.has("deadAfter")) {
+            int redeliveries = request.get("deadAfter").asInt();
+            builder.deadLetterPolicy(DeadLetterPolicy.builder().maxRedeliverCount(redeliveries).build());
         }
         if (request.has("namespace")) {
             builder.namespace(request.get("namespace").asText(), filters(request));
