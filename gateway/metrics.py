@@ -64,6 +64,8 @@ class _VelaCollector(Collector):
         yield from self._watches()
         yield from self._controller()
         yield from self._store()
+        if self._sources.data is not None:
+            yield from _messages(self._sources.data)
         if self._sources.recorder is not None:
             yield from _recording(self._sources.recorder)
 
@@ -158,6 +160,26 @@ class _VelaCollector(Collector):
         yield _counter(
             "node_sessions_lost", "Node sessions that ran out or were given up.", self._sources.session.sessions_lost
         )
+
+
+def _messages(data: DataParts) -> Iterator[Metric]:
+    logs = data.hosting.logs
+    counters = data.counters
+    yield _gauge("logs_owned", "Segments and classic topics that this node serves.", len(logs))
+    yield _gauge("producers", "Producers connected to this node.", sum(len(log.producers) for log in logs))
+    yield _gauge(
+        "log_consumers",
+        "Consumers connected to segments and classic topics of this node.",
+        sum(len(subscription.consumers) for log in logs for subscription in log.subscriptions.values()),
+    )
+    yield _counter("messages_in", "Messages stored.", counters.messages_in)
+    yield _counter("message_bytes_in", "Bytes of messages stored.", counters.bytes_in)
+    yield _counter("messages_repeated", "Messages sent again, and not stored again.", counters.duplicates)
+    yield _counter("messages_refused", "Messages refused.", counters.send_errors)
+    yield _counter("messages_out", "Messages sent to consumers.", counters.messages_out)
+    yield _counter("message_bytes_out", "Bytes of messages sent to consumers.", counters.bytes_out)
+    yield _counter("logs_opened", "Segments and classic topics that this node took.", counters.opened)
+    yield _counter("logs_lost", "Segments and classic topics lost to another node or to a deletion.", counters.lost)
 
 
 def _recording(recorder: Recorder) -> Iterator[Metric]:

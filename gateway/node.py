@@ -268,7 +268,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             listener = _listener(settings, Hubs(hub, namespaces, consumers, data.plane), pulsar_url, counters)
             lanes = (*store.lanes, feed.lane)
             sources = Sources(
-                counters, hub, namespaces, readback, feed, lanes, session, leaders, consumers, garbage, recorder
+                counters, hub, namespaces, readback, feed, lanes, session, leaders, consumers, garbage, recorder, data
             )
             app = build_app(
                 AdminPorts(

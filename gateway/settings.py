@@ -267,7 +267,7 @@ class Settings:
         kinds.duration("0ms", "87600h"),
         "10m",
         DATA,
-        "How long messages stay at least, also when every subscription has consumed them; a longer retention counts more.",
+        "How long messages stay at least, also when all subscriptions have consumed them; a longer retention counts.",
     )
     backlog_quota: int = _row(
         kinds.size("0B", "1000GB"),

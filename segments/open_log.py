@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -24,15 +24,16 @@ from protocol import data_replies
 from protocol.framing import encode
 from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
-from segments.appending import Appender, Outcome, Sent
+from segments.appending import Appender, Chunk, Outcome, Sent
 from segments.consumers import Consumer
 from segments.cursor_keeper import CursorKeeper
 from segments.cursors import Cursor
+from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
 from segments.errors import NotHere, QuotaExceeded, Terminated, TooMany
 from segments.frames import NOWHERE, receipt
 from segments.keeping import OverQuota, Quota, needed_from, trim_below
-from segments.producers import Producer, Producers, Sequences
+from segments.producers import WHOLE, Producer, Producers, Sequences
 from segments.subscription import LogSubscription
 from segments.tail import Budget, Tail
 
@@ -41,9 +42,7 @@ log = logging.getLogger(__name__)
 # Entries in one read: enough for a round trip to be worth it. What they may weigh is bounded by the read itself.
 _READ_ENTRIES: Final = 256
 # Some clients look for the word in brackets.
-_OVER_QUOTA: Final = (
-    "Consumers are too far behind, and the backlog quota is used up: let them catch up, then send again."
-)
+_OVER_QUOTA: Final = "Consumers are too far behind, and the backlog quota is used up: let them catch up first."
 _SEALED: Final = "The segment is sealed (TopicTerminated): send to the segments that took its place."
 
 
@@ -56,7 +55,7 @@ class LogLimits:
     consumers: int = 10_000  # of a subscription
     max_unacked: int = 50_000
     replicas: int = 0
-    quota: Quota = Quota()
+    quota: Quota = field(default_factory=Quota)
 
 
 @dataclass(slots=True)
@@ -67,6 +66,8 @@ class DataCounters:
     bytes_in: int = 0
     duplicates: int = 0
     send_errors: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
     opened: int = 0
     lost: int = 0
 
@@ -157,23 +158,21 @@ class OpenLog:
     def last_sequence(self, producer: Producer) -> int:
         return self._sequences.last(producer.name)
 
-    def send(self, producer: Producer, sequence: int, highest: int, messages: int, body: bytes) -> None:
+    def send(
+        self, producer: Producer, sequence: int, highest: int, messages: int, body: bytes, chunk: Chunk | None = None
+    ) -> None:
         """Take a message of a producer that has joined; what becomes of it is told to its connection."""
         if producer.broken or not self.is_open:
             # It has been told to come back, and sends again then whatever it has sent since. To a sealed log nobody
             # comes back.
             if self.sealed and self.is_open:
-                producer.pending += 1
-                self._refuse(Sent(producer, sequence, highest, messages, b"", False), Terminated.server_error, _SEALED)
+                self._turn_away(producer, sequence, Terminated.server_error, _SEALED)
             return
         last = max(sequence, highest)
         if self._is_over_quota:
-            producer.pending += 1
-            self._refuse(
-                Sent(producer, sequence, highest, messages, b"", False), QuotaExceeded.server_error, _OVER_QUOTA
-            )
+            self._turn_away(producer, sequence, QuotaExceeded.server_error, _OVER_QUOTA)
             return
-        is_new = self._sequences.accept(producer.name, last)
+        is_new = self._sequences.accept(producer.name, last, WHOLE if chunk is None else chunk.number)
         producer.pending += 1
         if is_new:
             producer.messages += messages
@@ -181,7 +180,7 @@ class OpenLog:
         else:
             self._around.counters.duplicates += 1
             body = b""
-        self._appender.add(Sent(producer, sequence, highest, messages, body, is_new))
+        self._appender.add(Sent(producer, sequence, highest, messages, body, is_new, chunk))
 
     @property
     def _is_over_quota(self) -> bool:
@@ -212,7 +211,14 @@ class OpenLog:
     # Subscriptions.
 
     async def subscribe(
-        self, name: str, kind: Kind, consumer: Consumer, *, start: Callable[[], int], durable: bool
+        self,
+        name: str,
+        kind: Kind,
+        consumer: Consumer,
+        *,
+        start: Callable[[], int],
+        durable: bool,
+        sharing: KeySharing = KeySharing.AUTO_SPLIT,
     ) -> LogSubscription:
         """Let a consumer in; `start` says where a subscription begins that was never here."""
         self._check_open()
@@ -228,7 +234,7 @@ class OpenLog:
                 self._check_open()
         else:
             subscription = self._subscription(name, kind, Cursor(start() - 1), durable=False)
-        subscription.change_kind(kind)
+        subscription.change_kind(kind, sharing)
         if len(subscription.consumers) >= limits.consumers:
             raise TooMany(f"Subscription {name} of {self.name} has {limits.consumers} consumers, which is the limit.")
         subscription.join(consumer)
@@ -305,6 +311,11 @@ class OpenLog:
 
     def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
         self._keeper.mark(subscription.name, subscription.cursor.encode, told=told, drained=subscription.is_drained)
+
+    def delivered(self, messages: int, size: int) -> None:
+        """Count what was sent to consumers."""
+        self._around.counters.messages_out += messages
+        self._around.counters.bytes_out += size
 
     def cached(self, indexes: Sequence[int]) -> list[StoredEntry] | None:
         return self._tail.get(indexes)
@@ -413,11 +424,14 @@ class OpenLog:
             self._refuse(sent, error.server_error, str(error))
 
     def _refuse(self, sent: Sent, code: int, why: str) -> None:
-        producer = sent.producer
-        producer.pending -= 1
+        sent.producer.pending -= 1
+        self._turn_away(sent.producer, sent.sequence, code, why)
+
+    def _turn_away(self, producer: Producer, sequence: int, code: int, why: str) -> None:
+        """What follows a refused message must not overtake it, so nothing more is taken until the client comes back."""
         producer.broken = True
         self._around.counters.send_errors += 1
-        producer.peer.reply(encode(data_replies.send_error(producer.producer_id, sent.sequence, code, why)))
+        producer.peer.reply(encode(data_replies.send_error(producer.producer_id, sequence, code, why)))
 
     def _subscription(self, name: str, kind: Kind, cursor: Cursor, *, durable: bool) -> LogSubscription:
         return LogSubscription(
