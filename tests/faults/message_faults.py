@@ -69,8 +69,7 @@ class Cluster:
 
     async def start(self) -> None:
         self.nodes = [self._spawn(index) for index in range(len(self.proxies))]
-        for node in self.nodes:
-            await eventually(lambda node=node: node.is_ready, within=START_LIMIT)
+        await eventually(lambda: all(node.is_ready for node in self.nodes), within=START_LIMIT)
 
     async def start_again(self, index: int) -> None:
         """Another process in the place of one that has ended."""
