@@ -50,6 +50,14 @@ Topic = Annotated[
         help="[bold]topic://tenant/namespace/name[/bold], the same without topic://, or just a name in public/default.",
     ),
 ]
+AnyTopic = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPIC",
+        help="[bold]topic://tenant/namespace/name[/bold], the same without topic://, just a name in public/default,"
+        " or a persistent:// or segment:// name.",
+    ),
+]
 Properties = Annotated[
     list[str] | None,
     typer.Option("--property", "-p", metavar="KEY=VALUE", help="A property; may be given several times."),
@@ -82,6 +90,25 @@ def parse_topic(text: str) -> TopicName:
     if topic.domain == NON_PERSISTENT:
         raise BadArgument(f'"{text}" is never scalable: give a topic:// name.')
     return topic.canonical
+
+
+def parse_any_topic(text: str) -> TopicName:
+    """Like `parse_topic`, but a plain topic or a segment stays what it is, and is not the topic that it belongs to."""
+    from protocol.names import PERSISTENT, SEGMENT, TopicName
+
+    return TopicName.parse(text) if text.startswith((f"{PERSISTENT}://", f"{SEGMENT}://")) else parse_topic(text)
+
+
+def parse_interval(text: str, option: str) -> float:
+    """Seconds."""
+    from gateway.quantities import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f'"{text}" is no duration: give one like 500ms, 3s or 5m.', param_hint=option
+        ) from None
 
 
 def check_service_url(text: str) -> str:
