@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import trio
 
+from controller.retention import Retention
 from gateway.settings import Settings
 from layout import records
 from layout.segments import Segment
@@ -23,6 +24,7 @@ from protocol.names import SegmentName, TopicName
 from segments import placement
 from segments.connection import DataPlane
 from segments.hosting import ClassicLogs, Hosting
+from segments.keeping import OverQuota, Quota
 from segments.open_log import Around, DataCounters, LogLimits
 from segments.port import LogsOfTopics
 from segments.schemas import SchemaRegistry
@@ -72,6 +74,7 @@ def build_data_plane(
     lane: Callable[[], Lane],
     classic: ClassicLogs,
     schemas: SchemaRegistry,
+    retention: Retention,
     nursery: trio.Nursery,
 ) -> DataParts:
     logs = SegmentLogs(store)
@@ -81,15 +84,25 @@ def build_data_plane(
         if place.segment_id is not None:
             await hub().refreshed(keys.topic_at(place.path))
 
+    async def retention_ms(place: LogPlace) -> int:
+        stored = await store.get(keys.topic_at(place.path)) if place.segment_id is not None else None
+        chosen = round(settings.retention * 1000) if stored is None else await retention.of(stored)
+        # Readers keep no place that the server knows of: what is young may be read by one that comes back.
+        return chosen if chosen < 0 else max(chosen, round(settings.message_age * 1000))
+
     around = Around(
         logs=logs,
         nursery=nursery,
-        limits=LogLimits(replicas=settings.ack_replicas),
+        limits=LogLimits(
+            replicas=settings.ack_replicas, quota=Quota(settings.backlog_quota, OverQuota(settings.backlog_policy))
+        ),
         counters=counters,
         tails=Budget(settings.tail_memory),
         layout_told=layout_told,
     )
-    hosting = Hosting(around, peers, classic, registrations.names, rebalance_interval=settings.rebalance_interval)
+    hosting = Hosting(
+        around, peers, classic, registrations.names, retention_ms, rebalance_interval=settings.rebalance_interval
+    )
     plane = DataPlane(hosting, Starting(StoredTopics(store, registrations)), nursery, schemas)
     return DataParts(plane, hosting, LogsOfTopics(store, logs, registrations, hosting, lane), counters)
 

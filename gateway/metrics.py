@@ -12,10 +12,12 @@ from prometheus_client.registry import Collector
 
 from controller.garbage import GarbageCollector
 from controller.leaders import Leaders
+from gateway.data_plane import DataParts
 from gateway.recorder.recorder import Recorder
 from metadata.feed import ChangeFeed
 from metadata.lanes import Lane
 from metadata.node_sessions import NodeSession
+from sessions.classic import ClassicService
 from sessions.consumers import ConsumerHub
 from sessions.counters import Counters
 from sessions.hub import Hub
@@ -41,6 +43,8 @@ class Sources:
     consumers: ConsumerHub
     garbage: GarbageCollector
     recorder: Recorder | None
+    classic: ClassicService
+    data: DataParts | None = None
 
 
 def page_of(sources: Sources) -> bytes:
@@ -60,8 +64,11 @@ class _VelaCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._sockets()
         yield from self._watches()
+        yield from self._classic()
         yield from self._controller()
         yield from self._store()
+        if self._sources.data is not None:
+            yield from _messages(self._sources.data)
         if self._sources.recorder is not None:
             yield from _recording(self._sources.recorder)
 
@@ -109,6 +116,18 @@ class _VelaCollector(Collector):
         yield _counter("states_gone_back", "Reads that showed an older state than before.", hub.went_back)
         yield _counter("unreadable_records", "Records that could not be decoded.", hub.unreadable)
         yield _counter("deletions_told", "Watches told that their topic is gone.", hub.deletions)
+
+    def _classic(self) -> Iterator[Metric]:
+        classic = self._sources.classic
+        asked = classic.counters
+        yield _counter("classic_questions", "Questions about partitions and lists of classic topics.", asked.asked)
+        yield _counter("classic_refusals", "Of those, and of watches of lists, how many were refused.", asked.refused)
+        yield _counter("classic_listings", "Listings of a namespace for those questions.", asked.listings)
+        lists = classic.lists.counters
+        yield _gauge("list_watches", "Open watches of lists of classic topics.", lists.watches)
+        yield _gauge("list_patterns", "Distinct namespaces and patterns among them.", lists.patterns)
+        yield _counter("list_reads", "Reads of one bucket's index for them.", lists.listings)
+        yield _counter("lists_spared", "Watches of lists whose hash matched.", lists.hash_matches)
 
     def _controller(self) -> Iterator[Metric]:
         consumers = self._sources.consumers.counters
@@ -158,9 +177,32 @@ class _VelaCollector(Collector):
         )
 
 
+def _messages(data: DataParts) -> Iterator[Metric]:
+    logs = data.hosting.logs
+    counters = data.counters
+    yield _gauge("logs_owned", "Segments and classic topics that this node serves.", len(logs))
+    yield _gauge("producers", "Producers connected to this node.", sum(len(log.producers) for log in logs))
+    yield _gauge(
+        "log_consumers",
+        "Consumers connected to segments and classic topics of this node.",
+        sum(len(subscription.consumers) for log in logs for subscription in log.subscriptions.values()),
+    )
+    yield _counter("messages_in", "Messages stored.", counters.messages_in)
+    yield _counter("message_bytes_in", "Bytes of messages stored.", counters.bytes_in)
+    yield _counter("messages_repeated", "Messages sent again, and not stored again.", counters.duplicates)
+    yield _counter("messages_refused", "Messages refused.", counters.send_errors)
+    yield _counter("messages_out", "Messages sent to consumers.", counters.messages_out)
+    yield _counter("message_bytes_out", "Bytes of messages sent to consumers.", counters.bytes_out)
+    yield _counter("logs_opened", "Segments and classic topics that this node took.", counters.opened)
+    yield _counter("logs_lost", "Segments and classic topics lost to another node or to a deletion.", counters.lost)
+
+
 def _recording(recorder: Recorder) -> Iterator[Metric]:
     yield _counter("recorder_events", "Events written to the trace.", recorder.written.events)
     yield _counter("recorder_dropped", "Changes that the trace lacks for want of room.", recorder.counters.dropped)
+    yield _counter(
+        "recorder_values_missing", "Records that the trace lacks for want of room.", recorder.counters.values_missing
+    )
     yield _counter("recorder_errors", "Attempts to write the trace that failed.", recorder.written.errors)
     yield _gauge("recorder_queue", "Events that wait to be written to the trace.", recorder.queued)
 

@@ -263,12 +263,31 @@ class Settings:
         DATA,
         "Memory for the last messages of all segments, from which consumers that keep up are served.",
     )
+    message_age: float = _row(
+        kinds.duration("0ms", "87600h"),
+        "10m",
+        DATA,
+        "How long messages stay at least, also when all subscriptions have consumed them; a longer retention counts.",
+    )
+    backlog_quota: int = _row(
+        kinds.size("0B", "1000GB"),
+        "10GB",
+        DATA,
+        "Bytes of one segment or classic topic that may wait to be consumed; 0B for any.",
+    )
+    backlog_policy: str = _row(
+        kinds.choice("refuse", "evict"),
+        "refuse",
+        DATA,
+        "Over the quota: refuse producers until consumers have caught up, or evict the oldest messages.",
+    )
     rebalance_interval: float = _row(
         kinds.duration("100ms", "1h"),
         "30s",
         DATA,
         "How often a node gives a few segments to the nodes that they belong to.",
     )
+    max_partitions: int = _row(kinds.number(1, 10_000), "512", LIMITS, "Partitions of one classic topic.")
     max_filters: int = _row(kinds.number(0, 10_000), "64", LIMITS, "Property filters of one namespace watch.")
     max_subscriptions: int = _row(kinds.number(1, 1_000_000), "1000", LIMITS, "Subscriptions of one topic.")
     max_consumers: int = _row(kinds.number(1, 1_000_000), "10000", LIMITS, "Registered consumers of one subscription.")

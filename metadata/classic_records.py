@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -50,6 +50,11 @@ class ClassicLog:
         return 0
 
     @property
+    def is_going(self) -> bool:
+        """Whether it is being deleted; a single log is there or not."""
+        return False
+
+    @property
     def logs(self) -> tuple[TopicName, ...]:
         return (self.name,)
 
@@ -65,15 +70,23 @@ class PartitionedTopic:
     migrated: str = ""
 
     @property
+    def is_going(self) -> bool:
+        return self.state is PartitionedState.DELETING
+
+    @property
     def logs(self) -> tuple[TopicName, ...]:
         """The names of its partitions, in order."""
-        return tuple(self._names())
-
-    def _names(self) -> Iterator[TopicName]:
-        return (self.name.partition_at(index) for index in range(self.partitions))
+        return tuple(self.name.partition_at(index) for index in range(self.partitions))
 
 
 ClassicTopic = ClassicLog | PartitionedTopic
+
+
+def is_migrated(topic: ClassicTopic) -> bool:
+    """Whether a scalable topic has taken its place, with the logs as its first segments."""
+    if isinstance(topic, ClassicLog):
+        return bool(topic.migrated)
+    return topic.state is PartitionedState.MIGRATED
 
 
 def log_of(name: TopicName, reply: Reply) -> ClassicLog | RecordDamaged | None:

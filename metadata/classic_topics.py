@@ -19,6 +19,7 @@ from metadata.classic_records import (
     ClassicTopic,
     PartitionedState,
     PartitionedTopic,
+    is_migrated,
     log_of,
     partitioned_of,
 )
@@ -32,7 +33,7 @@ from metadata.errors import (
     VersionConflict,
 )
 from metadata.lanes import Lane
-from metadata.records import Version
+from metadata.records import StoredTopic, Version
 from metadata.store import TopicStore, operation_id
 from protocol.names import NamespaceName, TopicName
 
@@ -213,6 +214,32 @@ class ClassicTopics:
             there = partitioned_of(topic, partitioned) or log_of(topic, log)
             lost = there is None and mark != self._store.identity.mark
             found.append(StoreLost("The store has lost its identity: nothing can be said.") if lost else there)
+        return found
+
+    async def read_either(
+        self, lane: Lane, topics: Sequence[TopicName]
+    ) -> list[StoredTopic | ClassicTopic | RecordDamaged | StoreLost | None]:
+        """The records of these scalable topics, or what there is in place of one: a classic topic of the same name."""
+        found: list[StoredTopic | ClassicTopic | RecordDamaged | StoreLost | None] = list(
+            await self._store.read(lane, topics)
+        )
+        # A name with a slash is no classic one.
+        absent = [index for index, it in enumerate(found) if it is None and "/" not in topics[index].local]
+        if not absent:
+            return found
+        named = [topics[index] for index in absent]
+        classic = await self.read(lane, [TopicName.classic(it.tenant, it.namespace, it.local) for it in named])
+        migrated = []
+        for index, there in zip(absent, classic, strict=True):
+            if isinstance(there, ClassicTopic) and is_migrated(there):
+                migrated.append(index)
+            elif not (isinstance(there, ClassicTopic) and there.is_going):
+                found[index] = there
+        if migrated:
+            # Either that happened between the two reads, or it is what a deleted topic has left behind.
+            again = await self._store.read(lane, [topics[index] for index in migrated])
+            for index, record in zip(migrated, again, strict=True):
+                found[index] = record
         return found
 
     async def list_logs(self, namespace: NamespaceName) -> list[str]:

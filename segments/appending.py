@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -20,7 +20,7 @@ from metadata.log_entries import Entry, StoredEntry
 from metadata.log_states import Claim, Opened, ProducerMark
 from metadata.segment_logs import SegmentLogs
 from protocol.backoff import Backoff
-from segments.producers import Producer, Sequences
+from segments.producers import WHOLE, Producer, Sequences
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,13 @@ _MOST_ENTRIES: Final = 256
 _MOST_BYTES: Final = 1024 * 1024
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
+
+
+class Chunk(NamedTuple):
+    """A part of a message that is too large for one frame."""
+
+    number: int
+    of: int
 
 
 @dataclass(eq=False, slots=True)
@@ -41,7 +48,17 @@ class Sent:
     messages: int
     body: bytes
     is_new: bool  # False: it was stored before, or is on its way, and only wants to know where
+    chunk: Chunk | None = None
     hash_range: tuple[int, int] | None = None
+
+    @property
+    def chunk_id(self) -> int:
+        return WHOLE if self.chunk is None else self.chunk.number
+
+    @property
+    def is_last(self) -> bool:
+        """Whether its message is complete with it."""
+        return self.chunk is None or self.chunk.number >= self.chunk.of - 1
 
     @property
     def last(self) -> int:
@@ -156,7 +173,8 @@ class Appender:
         marks: dict[str, ProducerMark] = {}
         for sent in taken:
             if sent.is_new:
-                marks[sent.producer.name] = ProducerMark(sent.last, index)
+                if sent.is_last:
+                    marks[sent.producer.name] = ProducerMark(sent.last, index)
                 index += 1
         size = self.size + sum(len(entry.body) for entry in entries)
         try:
@@ -224,13 +242,13 @@ class Appender:
         index = first
         for sent in taken:
             if sent.is_new:
-                self._sequences.stored(sent.producer.name, sent.last, index)
+                self._sequences.stored(sent.producer.name, sent.last, index, sent.chunk_id, is_last=sent.is_last)
                 index += 1
         self._outcome.stored(stored)
 
     def _tell(self, taken: Sequence[Sent]) -> None:
         for sent in taken:
-            self._outcome.receipt(sent, self._sequences.place(sent.producer.name, sent.last))
+            self._outcome.receipt(sent, self._sequences.place(sent.producer.name, sent.last, sent.chunk_id))
 
     def _refuse_all(self, taken: Sequence[Sent]) -> None:
         refused = self._with_queued(taken)

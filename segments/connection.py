@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import trio
+from google.protobuf.message import DecodeError
 
 from metadata.errors import StoreError
 from protocol import data_replies, replies
@@ -24,8 +25,10 @@ from protocol.names import TopicName
 from protocol.schemas import Schema
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
+from segments.appending import Chunk
 from segments.consumers import Consumer
 from segments.dispatch.errors import ConsumerBusy, DispatchRefusal
+from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
 from segments.errors import NoLog, NoSuchConsumer, NotAllowed
 from segments.frames import MessageFrames
@@ -181,14 +184,16 @@ class DataDialogue:
             return  # closed by us, and the client does not know yet: it sends again when it has come back
         log_, producer = found
         try:
-            parse_payload(body).verify()
-        except (BadFrame, ChecksumMismatch) as error:
+            payload = parse_payload(body)
+            payload.verify()
+            chunk = _chunk(payload.metadata) if request.is_chunk else None
+        except (BadFrame, ChecksumMismatch, DecodeError) as error:
             code = getattr(error, "server_error", api.ChecksumError)
             self._reply(data_replies.send_error(request.producer_id, request.sequence_id, code, str(error)))
             return
         if request.txnid_most_bits or request.txnid_least_bits:
             raise NotAllowed("This server has no transactions yet: send without one.")
-        log_.send(producer, request.sequence_id, request.highest_sequence_id, max(1, request.num_messages), body)
+        log_.send(producer, request.sequence_id, request.highest_sequence_id, max(1, request.num_messages), body, chunk)
         if log_.is_congested:
             self._congested = log_
 
@@ -221,16 +226,15 @@ class DataDialogue:
             schema = Schema.from_wire(request.schema)
             await self._plane.schemas.check_consumer(TopicName.parse(request.topic), schema)
         partition = TopicName.parse(request.topic).partition if log_.place.segment_id is None else None
-        ranges: tuple[tuple[int, int], ...] = ()
-        if request.HasField("keySharedMeta") and request.keySharedMeta.keySharedMode == api.STICKY:
-            ranges = tuple((r.start, r.end) for r in request.keySharedMeta.hashRanges)
+        sharing = _sharing(request)
+        ranges = tuple((r.start, r.end) for r in request.keySharedMeta.hashRanges)
         consumer = Consumer(
             self._peer,
             request.consumer_id,
             request.consumer_name or os.urandom(5).hex(),
             MessageFrames(request.consumer_id, log_.ledger, -1 if partition is None else partition),
             priority=request.priority_level,
-            key_ranges=ranges,
+            key_ranges=() if sharing is KeySharing.AUTO_SPLIT else ranges,
             address=self._address,
             since_ms=time.time_ns() // 1_000_000,
         )
@@ -240,7 +244,7 @@ class DataDialogue:
         while True:
             try:
                 subscription = await log_.subscribe(
-                    request.subscription, kind, consumer, start=start, durable=request.durable
+                    request.subscription, kind, consumer, start=start, durable=request.durable, sharing=sharing
                 )
                 break
             except ConsumerBusy:
@@ -433,6 +437,22 @@ class DataDialogue:
 
     def _reply(self, command: BaseCommand) -> None:
         self._peer.reply(encode(command))
+
+
+def _sharing(request: api.CommandSubscribe) -> KeySharing:
+    """How the consumers of a Key_Shared subscription divide the keys."""
+    asked = request.keySharedMeta
+    if request.subType != api.CommandSubscribe.Key_Shared or not request.HasField("keySharedMeta"):
+        return KeySharing.AUTO_SPLIT
+    if asked.entryBucketDispatch:
+        return KeySharing.ENTRY_BUCKETS
+    return KeySharing.STICKY if asked.keySharedMode == api.STICKY else KeySharing.AUTO_SPLIT
+
+
+def _chunk(metadata: bytes) -> Chunk | None:
+    """Which chunk of its message this is; None if the message has no others."""
+    found = api.MessageMetadata.FromString(metadata)
+    return Chunk(found.chunk_id, found.num_chunks_from_msg) if found.num_chunks_from_msg > 1 else None
 
 
 _Handler = Callable[[DataDialogue, BaseCommand, bytes], None]

@@ -143,7 +143,8 @@ class Cursor:
         chunks = self._chunks
         if not chunks:
             return
-        first, end = (old_mark + 1) >> _SHIFT, (self.mark + 1) >> _SHIFT
+        # From the chunk of the old mark itself: it may have been the last entry there.
+        first, end = old_mark >> _SHIFT, (self.mark + 1) >> _SHIFT
         if not self._above:
             chunks.clear()
         elif end - first <= len(chunks):

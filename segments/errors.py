@@ -34,6 +34,13 @@ class ProducerBusy(DataRefusal):
     http_status = 409
 
 
+class QuotaExceeded(DataRefusal):
+    """Consumers are too far behind. Clients wait and try again."""
+
+    server_error = api.ProducerBlockedQuotaExceededError
+    http_status = 507
+
+
 class ProducerFenced(DataRefusal):
     server_error = api.ProducerFenced
     http_status = 409

@@ -55,6 +55,7 @@ class Hosting:
         nodes: Nodes,
         classic: ClassicLogs,
         subscriptions: Callable[[TopicName], Awaitable[Collection[str]]],
+        retention_ms: Callable[[LogPlace], Awaitable[int]],
         *,
         rebalance_interval: float,
         session_held: Callable[[], bool] = lambda: True,
@@ -63,6 +64,7 @@ class Hosting:
         self._nodes = nodes
         self._classic = classic
         self._subscriptions = subscriptions
+        self._retention_ms = retention_ms
         self._interval = rebalance_interval
         self._session_held = session_held
         self._open: dict[str, OpenLog] = {}
@@ -247,10 +249,20 @@ class Hosting:
     # Moving.
 
     async def run(self) -> None:
-        """Give up logs that belong to other nodes now, a few at a time."""
+        """Give up logs that belong to other nodes now, a few at a time, and trim those that stay."""
         while True:
             await trio.sleep(self._interval)
             await self.rebalance()
+            await self.trim()
+
+    async def trim(self) -> None:
+        """Remove what is consumed and old enough from all logs of this node."""
+        for owned in self.logs:
+            try:
+                if owned.is_open:
+                    await owned.keep(await self._retention_ms(owned.place))
+            except StoreError as error:
+                log.info("%s is not trimmed now: %s", owned.name, error)
 
     async def rebalance(self) -> None:
         others = {node.session for node in self._nodes.nodes[1:]}

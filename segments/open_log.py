@@ -7,8 +7,9 @@ it up again.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -23,14 +24,16 @@ from protocol import data_replies
 from protocol.framing import encode
 from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
-from segments.appending import Appender, Outcome, Sent
+from segments.appending import Appender, Chunk, Outcome, Sent
 from segments.consumers import Consumer
 from segments.cursor_keeper import CursorKeeper
 from segments.cursors import Cursor
+from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
-from segments.errors import NotHere, Terminated, TooMany
+from segments.errors import NotHere, QuotaExceeded, Terminated, TooMany
 from segments.frames import NOWHERE, receipt
-from segments.producers import Producer, Producers, Sequences
+from segments.keeping import OverQuota, Quota, needed_from, trim_below
+from segments.producers import WHOLE, Producer, Producers, Sequences
 from segments.subscription import LogSubscription
 from segments.tail import Budget, Tail
 
@@ -39,6 +42,7 @@ log = logging.getLogger(__name__)
 # Entries in one read: enough for a round trip to be worth it. What they may weigh is bounded by the read itself.
 _READ_ENTRIES: Final = 256
 # Some clients look for the word in brackets.
+_OVER_QUOTA: Final = "Consumers are too far behind, and the backlog quota is used up: let them catch up first."
 _SEALED: Final = "The segment is sealed (TopicTerminated): send to the segments that took its place."
 
 
@@ -51,6 +55,7 @@ class LogLimits:
     consumers: int = 10_000  # of a subscription
     max_unacked: int = 50_000
     replicas: int = 0
+    quota: Quota = field(default_factory=Quota)
 
 
 @dataclass(slots=True)
@@ -61,6 +66,8 @@ class DataCounters:
     bytes_in: int = 0
     duplicates: int = 0
     send_errors: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
     opened: int = 0
     lost: int = 0
 
@@ -138,6 +145,8 @@ class OpenLog:
         self._check_open()
         if self.sealed:
             raise await self.terminated()
+        if self._is_over_quota:
+            raise QuotaExceeded(_OVER_QUOTA)
         if len(self.producers) >= self._around.limits.producers:
             raise TooMany(f"{self.name} has {len(self.producers)} producers, which is the limit: close some.")
         before = self.producers.topic_epoch
@@ -149,17 +158,21 @@ class OpenLog:
     def last_sequence(self, producer: Producer) -> int:
         return self._sequences.last(producer.name)
 
-    def send(self, producer: Producer, sequence: int, highest: int, messages: int, body: bytes) -> None:
+    def send(
+        self, producer: Producer, sequence: int, highest: int, messages: int, body: bytes, chunk: Chunk | None = None
+    ) -> None:
         """Take a message of a producer that has joined; what becomes of it is told to its connection."""
         if producer.broken or not self.is_open:
             # It has been told to come back, and sends again then whatever it has sent since. To a sealed log nobody
             # comes back.
             if self.sealed and self.is_open:
-                producer.pending += 1
-                self._refuse(Sent(producer, sequence, highest, messages, b"", False), Terminated.server_error, _SEALED)
+                self._turn_away(producer, sequence, Terminated.server_error, _SEALED)
             return
         last = max(sequence, highest)
-        is_new = self._sequences.accept(producer.name, last)
+        if self._is_over_quota:
+            self._turn_away(producer, sequence, QuotaExceeded.server_error, _OVER_QUOTA)
+            return
+        is_new = self._sequences.accept(producer.name, last, WHOLE if chunk is None else chunk.number)
         producer.pending += 1
         if is_new:
             producer.messages += messages
@@ -167,7 +180,12 @@ class OpenLog:
         else:
             self._around.counters.duplicates += 1
             body = b""
-        self._appender.add(Sent(producer, sequence, highest, messages, body, is_new))
+        self._appender.add(Sent(producer, sequence, highest, messages, body, is_new, chunk))
+
+    @property
+    def _is_over_quota(self) -> bool:
+        quota = self._around.limits.quota
+        return quota.policy is OverQuota.REFUSE and quota.is_exceeded(self.size)
 
     @property
     def is_congested(self) -> bool:
@@ -193,7 +211,14 @@ class OpenLog:
     # Subscriptions.
 
     async def subscribe(
-        self, name: str, kind: Kind, consumer: Consumer, *, start: Callable[[], int], durable: bool
+        self,
+        name: str,
+        kind: Kind,
+        consumer: Consumer,
+        *,
+        start: Callable[[], int],
+        durable: bool,
+        sharing: KeySharing = KeySharing.AUTO_SPLIT,
     ) -> LogSubscription:
         """Let a consumer in; `start` says where a subscription begins that was never here."""
         self._check_open()
@@ -209,7 +234,7 @@ class OpenLog:
                 self._check_open()
         else:
             subscription = self._subscription(name, kind, Cursor(start() - 1), durable=False)
-        subscription.change_kind(kind)
+        subscription.change_kind(kind, sharing)
         if len(subscription.consumers) >= limits.consumers:
             raise TooMany(f"Subscription {name} of {self.name} has {limits.consumers} consumers, which is the limit.")
         subscription.join(consumer)
@@ -287,6 +312,11 @@ class OpenLog:
     def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
         self._keeper.mark(subscription.name, subscription.cursor.encode, told=told, drained=subscription.is_drained)
 
+    def delivered(self, messages: int, size: int) -> None:
+        """Count what was sent to consumers."""
+        self._around.counters.messages_out += messages
+        self._around.counters.bytes_out += size
+
     def cached(self, indexes: Sequence[int]) -> list[StoredEntry] | None:
         return self._tail.get(indexes)
 
@@ -294,6 +324,19 @@ class OpenLog:
         if isinstance(indexes, range) and indexes.step == 1:
             return await self._around.logs.read(self.claim, indexes[0], min(len(indexes), _READ_ENTRIES))
         return await self._around.logs.read_some(self.claim, indexes[:_READ_ENTRIES])
+
+    async def keep(self, retention_ms: int) -> None:
+        """Remove what nobody needs and what is older than that; negative: keep all but what is over the quota."""
+        quota = self._around.limits.quota
+        needed = needed_from((s.cursor.mark for s in self.subscriptions.values()), self.next)
+        if needed <= self.first and not quota.is_exceeded(self.size):
+            return
+        young = self.first
+        if retention_ms >= 0:
+            young = await self.index_at(max(0, time.time_ns() // 1_000_000 - retention_ms))
+        await self.trim(
+            trim_below(first=self.first, end=self.next, needed=needed, young=young, size=self.size, quota=quota)
+        )
 
     async def trim(self, below: int) -> None:
         """Remove the beginning of the log."""
@@ -381,11 +424,14 @@ class OpenLog:
             self._refuse(sent, error.server_error, str(error))
 
     def _refuse(self, sent: Sent, code: int, why: str) -> None:
-        producer = sent.producer
-        producer.pending -= 1
+        sent.producer.pending -= 1
+        self._turn_away(sent.producer, sent.sequence, code, why)
+
+    def _turn_away(self, producer: Producer, sequence: int, code: int, why: str) -> None:
+        """What follows a refused message must not overtake it, so nothing more is taken until the client comes back."""
         producer.broken = True
         self._around.counters.send_errors += 1
-        producer.peer.reply(encode(data_replies.send_error(producer.producer_id, sent.sequence, code, why)))
+        producer.peer.reply(encode(data_replies.send_error(producer.producer_id, sequence, code, why)))
 
     def _subscription(self, name: str, kind: Kind, cursor: Cursor, *, durable: bool) -> LogSubscription:
         return LogSubscription(

@@ -50,43 +50,61 @@ class Producer:
         return other.peer.closed or (self.epoch > other.epoch and self.is_named == other.is_named)
 
 
+# The chunk of a message that has no others.
+WHOLE: Final = 2**31
+
+
 class Sequences:
-    """What was stored of each producer name, as the store knows it, and more in detail for what is recent."""
+    """What was stored of each producer name, as the store knows it, and more in detail for what is recent.
+
+    The chunks of a large message share its sequence number. The store knows of a message when its last chunk is there:
+    of one that was begun under an earlier owner a chunk may be stored twice, which its consumers pass over.
+    """
 
     def __init__(self, marks: Mapping[str, ProducerMark]) -> None:
         self.marks = dict(marks)
-        self._accepted: dict[str, int] = {}  # the highest that is stored or on its way
-        self._places: dict[str, OrderedDict[int, int]] = {}
+        self._accepted: dict[str, tuple[int, int]] = {}  # the highest, with its chunk, that is stored or on its way
+        self._places: dict[str, OrderedDict[tuple[int, int], int]] = {}
 
     def last(self, name: str) -> int:
         """The highest sequence number that is stored or on its way, -1 if none is."""
+        return self._last(name)[0]
+
+    def _last(self, name: str) -> tuple[int, int]:
         accepted = self._accepted.get(name)
         if accepted is not None:
             return accepted
         mark = self.marks.get(name)
-        return -1 if mark is None else mark.sequence
+        return (-1, WHOLE) if mark is None else (mark.sequence, WHOLE)
 
-    def accept(self, name: str, sequence: int) -> bool:
-        """Whether a message is new; then it is on its way."""
-        if sequence <= self.last(name):
+    def accept(self, name: str, sequence: int, chunk: int = WHOLE) -> bool:
+        """Whether a message, or a chunk of one, is new; then it is on its way."""
+        if (sequence, chunk) <= self._last(name):
             return False
-        self._accepted[name] = sequence
+        self._accepted[name] = sequence, chunk
         return True
 
-    def stored(self, name: str, sequence: int, index: int) -> None:
-        self.marks[name] = ProducerMark(sequence, index)
-        places = self._places.setdefault(name, OrderedDict())
-        places[sequence] = index
+    def stored(self, name: str, sequence: int, index: int, chunk: int = WHOLE, *, is_last: bool = True) -> None:
+        places = self._places.get(name)
+        if places is None:
+            places = self._places[name] = OrderedDict()
+            if (before := self.marks.get(name)) is not None:
+                places[before.sequence, WHOLE] = before.index
+        if is_last:
+            self.marks[name] = ProducerMark(sequence, index)
+            if self._accepted.get(name) == (sequence, chunk):
+                self._accepted[name] = sequence, WHOLE
+        places[sequence, chunk] = index
         if len(places) > _REMEMBERED:
             places.popitem(last=False)
 
-    def place(self, name: str, sequence: int) -> int | None:
+    def place(self, name: str, sequence: int, chunk: int = WHOLE) -> int | None:
         """Where a message stands that was stored before; None if that is not known any more."""
-        mark = self.marks.get(name)
-        if mark is not None and mark.sequence == sequence:
-            return mark.index
         places = self._places.get(name)
-        return None if places is None else places.get(sequence)
+        if places is not None and (place := places.get((sequence, chunk))) is not None:
+            return place
+        mark = self.marks.get(name)
+        return mark.index if mark is not None and mark.sequence == sequence else None
 
     def refuse(self, name: str) -> None:
         """What was on its way is not stored."""

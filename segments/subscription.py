@@ -18,6 +18,7 @@ from protocol.backoff import Backoff
 from segments.consumers import Consumer
 from segments.cursors import Cursor
 from segments.dispatch.dispatcher import Dispatcher
+from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
 from segments.errors import NotAllowed
 
@@ -42,6 +43,8 @@ class Log(Protocol):
     def sealed(self) -> bool: ...
 
     def cached(self, indexes: Sequence[int]) -> list[StoredEntry] | None: ...
+
+    def delivered(self, messages: int, size: int) -> None: ...
 
     def fetch(self, indexes: Sequence[int]) -> Awaitable[list[StoredEntry]]: ...
 
@@ -72,6 +75,7 @@ class LogSubscription:
         self._nursery = nursery
         self._reading = False
         self._max_unacked = max_unacked
+        self._sharing = KeySharing.AUTO_SPLIT
 
     @property
     def kind(self) -> Kind:
@@ -94,16 +98,22 @@ class LogSubscription:
     def is_drained(self) -> bool:
         return self._log.sealed and self.cursor.mark >= self._log.next - 1
 
-    def change_kind(self, kind: Kind) -> None:
-        """Another kind of consumers, which only an abandoned subscription takes."""
-        if kind is not self.kind:
-            if self.consumers:
-                raise NotAllowed(
-                    f"Subscription {self.name} has consumers of the type {self.kind.value}: use that, or another name."
-                )
-            self.dispatcher = Dispatcher(
-                kind, self.cursor, self.cursor.mark + 1, max_unacked=self._max_unacked, end=self._log.next
-            )
+    def change_kind(self, kind: Kind, sharing: KeySharing) -> None:
+        """Another kind of consumers, or another way to share keys, which only an abandoned subscription takes."""
+        if kind is self.kind and sharing is self._sharing:
+            return
+        if self.consumers:
+            way = self.kind.value if kind is not self.kind else f"{self.kind.value}, {self._sharing.value}"
+            raise NotAllowed(f"Subscription {self.name} has consumers of the type {way}: use that, or another name.")
+        self._sharing = sharing
+        self.dispatcher = Dispatcher(
+            kind,
+            self.cursor,
+            self.cursor.mark + 1,
+            max_unacked=self._max_unacked,
+            key_sharing=sharing,
+            end=self._log.next,
+        )
 
     # What consumers do.
 
@@ -236,8 +246,12 @@ class LogSubscription:
     def _hand_out(self, entries: Sequence[StoredEntry]) -> bool:
         """Whether somebody took something."""
         deliveries = self.dispatcher.offer(entries)
+        messages = size = 0
         for consumer, entry, redeliveries, ack_set in deliveries:
             consumer.deliver(entry, redeliveries, ack_set)
+            messages += entry.messages
+            size += len(entry.body)
+        self._log.delivered(messages, size)
         return bool(deliveries)
 
     def _await_room(self) -> None:

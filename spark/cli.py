@@ -8,6 +8,7 @@ import typer
 
 from spark.analysis.command import analyze
 from spark.errors import JobError
+from spark.interrupts import ends_cleanly
 from spark.options import Master as Master
 from spark.replay.command import replay
 from spark.synth.command import synth
@@ -21,9 +22,9 @@ def trace() -> None:
 
 
 # One line for each command; each is in the module of its own.
-app.command("synth")(synth)
-app.command("analyze")(analyze)
-app.command("replay")(replay)
+app.command("synth")(ends_cleanly("Interrupted; nothing is left of what was begun.")(synth))
+app.command("analyze")(ends_cleanly("Interrupted; nothing is left of what was begun.")(analyze))
+app.command("replay")(ends_cleanly("Interrupted.")(replay))
 
 
 def main() -> None:

@@ -8,15 +8,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from spark.errors import JobError
+from spark.interrupts import interruptible
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+T = TypeVar("T")
 
 OLDEST_JAVA: Final = 17
 DEFAULT_MASTER: Final = "local[*]"
@@ -67,15 +71,38 @@ def spark_session(
             builder = builder.config(key, value)
         try:
             with _stderr_into(Path(scratch, "java.log")):
-                session = builder.getOrCreate()
+                # An interrupt is raised once it has started: half a start leaves files behind.
+                session = interruptible(builder.getOrCreate)
         except Exception as error:
             first = next(iter(str(error).splitlines()), type(error).__name__)
             raise JobError(f"Spark cannot be started on {master or DEFAULT_MASTER}: {first}") from None
-        session.sparkContext.setLogLevel("ERROR")
         try:
+            session.sparkContext.setLogLevel("ERROR")
             yield session
         finally:
+            interruptible(lambda: _stop(session))
+
+
+def run_in(session: SparkSession, work: Callable[[], T]) -> T:
+    """Do what takes long; an interrupt ends it with the jobs that it has started."""
+
+    def cancel() -> None:
+        try:
+            session.sparkContext.cancelAllJobs()
+        except Exception:
+            pass  # Java got the signal as well, and its jobs have ended with it
+
+    return interruptible(work, cancel)
+
+
+def _stop(session: SparkSession) -> None:
+    with warnings.catch_warnings():
+        # Where Java is gone there is nothing to stop, and PySpark would say so at length.
+        warnings.simplefilter("ignore")
+        try:
             session.stop()
+        except Exception:
+            pass  # what went wrong before that is what is told
 
 
 @contextmanager

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 
 def open_complete(directory: Path) -> Trace:
-    """A trace that Spark can read: checked, complete, and with events in it."""
+    """A trace that Spark can read: checked, complete, and with as many events as its manifest says."""
     trace = open_trace(directory)
     trace.require_complete()
     if not trace.manifest.events:
         raise TraceError(f"{directory} holds no events: record for longer.")
+    trace.check_counts()
     return trace
 
 

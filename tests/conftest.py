@@ -32,6 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if parameters.get("topology") in SLOW_TOPOLOGIES or SLOW_FIXTURES.intersection(item.fixturenames):
             item.add_marker(pytest.mark.slow)
+        if "spark" in item.fixturenames:
+            item.add_marker(pytest.mark.spark)
 
 
 class Stores:

@@ -54,8 +54,8 @@ AnyTopic = Annotated[
     str,
     typer.Argument(
         metavar="TOPIC",
-        help="[bold]topic://tenant/namespace/name[/bold], the same without topic://, just a name in public/default,"
-        " or a persistent:// or segment:// name.",
+        help="[bold]topic://tenant/namespace/name[/bold], the same without topic://, or just a name in public/default;"
+        " [bold]persistent://tenant/namespace/name[/bold] for a classic topic.",
     ),
 ]
 Properties = Annotated[
@@ -79,6 +79,12 @@ def admin_client(url: str) -> AdminClient:
 
 
 def parse_topic(text: str) -> TopicName:
+    """The scalable topic that is meant, by whatever name it is called."""
+    return parse_any_topic(text).canonical
+
+
+def parse_any_topic(text: str) -> TopicName:
+    """A topic of either kind: `persistent://` names a classic one."""
     from protocol.names import NON_PERSISTENT, TopicName
 
     if "://" not in text:
@@ -88,15 +94,8 @@ def parse_topic(text: str) -> TopicName:
         text = f"topic://{text}" if slashes else f"topic://public/default/{text}"
     topic = TopicName.parse(text)
     if topic.domain == NON_PERSISTENT:
-        raise BadArgument(f'"{text}" is never scalable: give a topic:// name.')
-    return topic.canonical
-
-
-def parse_any_topic(text: str) -> TopicName:
-    """Like `parse_topic`, but a plain topic or a segment stays what it is, and is not the topic that it belongs to."""
-    from protocol.names import PERSISTENT, SEGMENT, TopicName
-
-    return TopicName.parse(text) if text.startswith((f"{PERSISTENT}://", f"{SEGMENT}://")) else parse_topic(text)
+        raise BadArgument(f'"{text}" is not served here: give a topic:// or a persistent:// name.')
+    return topic
 
 
 def parse_interval(text: str, option: str) -> float:

@@ -67,16 +67,26 @@ def cat(
 
 @app.command(rich_help_panel=_LOOKING)
 def seal(directory: Directory) -> None:
-    """Finish the trace of a recorder that was killed, so that jobs can read it."""
-    from metadata.traces.directories import locked, open_trace, seal_logs
+    """Finish the trace of a recorder that was killed, so that jobs can read it.
+
+    Ends with 1 if a part was damaged: what is whole of it is kept, the rest is set aside.
+    """
+    from gateway.cli.graph_words import printable
+    from metadata.traces.completing import seal_logs
+    from metadata.traces.directories import locked, open_trace
 
     open_trace(directory)  # before the lock leaves a file in what is no trace
     with locked(directory):
-        added = seal_logs(directory)
-    if not added:
-        print(f"{shown(str(directory))} is complete; nothing was to be done.")
-    for part in added:
+        found = seal_logs(directory)
+    for part in found.parts:
         print(f"sealed {part.file}: {part.events} event{'' if part.events == 1 else 's'}, {part.bytes} bytes")
+    wrong = [*(damage.sentence(directory) for damage in found.damages), *found.failures]
+    if not found.parts and not wrong:
+        print(f"{shown(str(directory))} is complete; nothing was to be done.")
+    for text in wrong:
+        print(f"vela: {printable(text)}", file=sys.stderr)
+    if wrong:
+        raise typer.Exit(1)
 
 
 def _kind(text: str | None) -> str | None:

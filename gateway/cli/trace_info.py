@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -42,6 +43,8 @@ def as_object(trace: Trace, summary: Summary) -> Mapping[str, Any]:
         "events_by_kind": dict(summary.by_kind),
         "changes": summary.changes,
         "dropped": manifest.dropped,
+        "values_missing": manifest.values_missing,
+        "damaged": msgspec.to_builtins(manifest.damaged),
         "changes_per_s": {
             "mean": summary.mean_per_s,
             "peak": summary.peak_per_s,
@@ -132,6 +135,11 @@ def _told(trace: Trace, summary: Summary) -> Iterator[tuple[str, RenderableType]
     yield "on disk", f"{files}{_size(bytes_on_disk(trace))}"
     if manifest.dropped:
         yield "dropped", Text(f"{manifest.dropped:,} changes that the recorder could not keep", "yellow")
+    if manifest.values_missing:
+        yield "values", Text(f"{manifest.values_missing:,} that the recorder could not keep are missing", "yellow")
+    for damage in manifest.damaged:
+        kept = f"{damage.kept:,} event{_s(damage.kept)} kept"
+        yield "damaged", cell(f"{damage.file} from byte {damage.at:,} on; {kept} of it", "yellow")
     for warning in _faults(summary.faults):
         yield "order", Text(warning, "yellow")
 

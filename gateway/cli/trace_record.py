@@ -84,7 +84,9 @@ async def _record(url: str, plan: Plan) -> None:
                 print(f"recording {redact_url(url)} to {shown(str(plan.directory))}; Ctrl-C ends it", flush=True)
                 await trio.sleep_forever()
     if written is not None:
-        print(f"recorded {written.events} events; {counters.gaps} gaps, {counters.dropped} changes dropped", flush=True)
+        missing = f", {counters.values_missing} values missing" if counters.values_missing else ""
+        dropped = f"{counters.gaps} gaps, {counters.dropped} changes dropped{missing}"
+        print(f"recorded {written.events} events; {dropped}", flush=True)
 
 
 def _checked(text: str) -> str:

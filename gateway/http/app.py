@@ -20,6 +20,7 @@ from litestar.types import ASGIApp
 from controller.leaders import LedElsewhere
 from controller.transitions import TransitionError
 from gateway.http.admission import Admission
+from gateway.http.classic import ClassicRoutes
 from gateway.http.health import HealthRoutes
 from gateway.http.namespaces import NamespaceRoutes
 from gateway.http.nodes import NodeRoutes
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 OPENAPI_PATH = "/openapi.json"
 ROUTES = (
     TopicRoutes,
+    ClassicRoutes,
     StatsRoutes,
     SubscriptionRoutes,
     TopicRetentionRoutes,

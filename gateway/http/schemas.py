@@ -45,6 +45,24 @@ class ScalableTopicMetadata(msgspec.Struct, frozen=True, rename="camel"):
     retention_time_in_minutes: int | None = None
 
 
+class ClassicTopicInfo(msgspec.Struct, frozen=True, rename="camel"):
+    """A classic topic or one partition of one; a sealed one takes no messages any more, because it was migrated."""
+
+    name: str
+    partitions: int
+    sealed: bool
+    created_at_ms: int
+    properties: dict[str, str]
+
+
+class PartitionedTopicMetadata(msgspec.Struct, frozen=True):
+    """As Pulsar answers it: no partitions stand for a topic that has none."""
+
+    partitions: int
+    deleted: bool = False
+    properties: dict[str, str] = {}
+
+
 class SubscriptionInfo(msgspec.Struct, frozen=True, rename="camel"):
     """A subscription, and how many consumers are registered at it, connected or not."""
 

@@ -90,7 +90,8 @@ class Intake:
 
     def offer(self, item: Item, events: int, size: int) -> bool:
         """Put an item that stands for so many events and bytes; False, and it is not put, if it does not fit."""
-        if self.events + events > self._most_events or self._bytes + size > self._most_bytes:
+        # What has no bytes is not refused because of those of others: large records must not cost changes.
+        if self.events + events > self._most_events or (size and self._bytes + size > self._most_bytes):
             return False
         self.put(item, events, size)
         return True

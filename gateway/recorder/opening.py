@@ -10,9 +10,11 @@ from typing import Final
 
 import msgspec
 
-from metadata.traces.directories import locked, open_trace, remove_leftovers
+from gateway.recorder.losses import Losses
+from metadata.traces.completing import remove_leftovers
+from metadata.traces.directories import Trace, locked, open_trace
 from metadata.traces.errors import TraceError
-from metadata.traces.log_files import read_log
+from metadata.traces.log_files import Salvage
 from metadata.traces.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from metadata.traces.pseudonyms import Pseudonyms, random_key, read_key
 
@@ -36,7 +38,7 @@ class OpenTrace:
     next_seq: int
     next_part: int
     unsealed: tuple[Path, ...]  # logs that an earlier recorder left
-    dropped: int
+    losses: Losses  # of earlier recorders
     values: bool
     pseudonyms: Pseudonyms | None
     lock: ExitStack
@@ -80,23 +82,39 @@ def _take(directory: Path, values: bool, naming: Naming, pseudonyms: Pseudonyms 
         check = None if pseudonyms is None or naming.key_file is None else pseudonyms.check
         before = Manifest("recorded", values=values, anonymised=naming.anonymise, key_check=check)
         write_manifest(directory, before)
-    trace = open_trace(directory)
+    open_trace(directory)  # before anything is removed from what may lack a part
     remove_leftovers(directory)
-    events = before.events + sum(1 for log in trace.logs for _ in read_log(log))
-    parts = [*(part.file for part in before.parts), *(log.name for log in trace.logs)]
+    trace = open_trace(directory)
+    damaged = (damage.log for damage in before.damaged)
+    parts = [*(part.file for part in before.parts), *(log.name for log in trace.logs), *damaged]
     manifest = msgspec.structs.replace(before, runs=before.runs + 1, values=before.values and values)
     write_manifest(directory, manifest)
     return OpenTrace(
         directory=directory,
         run=manifest.runs,
-        next_seq=events,
+        next_seq=_next_seq(trace),
         next_part=max((int(found[1]) for name in parts if (found := _NUMBER.match(name))), default=0) + 1,
         unsealed=trace.logs,
-        dropped=manifest.dropped,
+        losses=Losses(manifest.dropped, manifest.values_missing),
         values=values,
         pseudonyms=pseudonyms,
         lock=stack.pop_all(),
     )
+
+
+def _next_seq(trace: Trace) -> int:
+    """Behind the last number that was given, and those for the gaps that damaged logs will get."""
+    parts = trace.manifest.parts
+    count = trace.manifest.events
+    last = max((part.last_seq for part in parts if part.last_seq is not None), default=-1)
+    for log in trace.logs:
+        salvage = Salvage(log)
+        for event in salvage:
+            last = max(last, event.seq)
+        gap = 0 if salvage.damage is None else 1
+        count += salvage.events + gap
+        last += gap
+    return max(count, last + 1)
 
 
 def _refuse_mixture(directory: Path, before: Manifest, naming: Naming, pseudonyms: Pseudonyms | None) -> None:

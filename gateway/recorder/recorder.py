@@ -1,7 +1,8 @@
 """The recorder on the loop: hears the feed and what is read back, puts it into the queue, and takes bases after gaps.
 
 Nothing here waits for the disk. When the queue is full, changes are dropped and counted until half of it is free again;
-then a gap is put in their place, and a base of everything follows.
+then a gap is put in their place, and a base of everything follows. A record that does not fit is missing from its
+change, and nothing else is.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import trio
 
 from gateway.recorder.bases import read_base
 from gateway.recorder.intake import Base, BaseEnd, Entries, Gap, Intake, Value
+from gateway.recorder.losses import Losses
 from gateway.recorder.writer import WriterCounters
 from metadata import keys
 from metadata.errors import StoreError
@@ -41,6 +43,7 @@ _PATIENCE: Final = 0.2
 @dataclass(slots=True)
 class RecorderCounters:
     dropped: int = 0  # changes for which there was no room
+    values_missing: int = 0  # records for which there was none, of changes that are recorded
     gaps: int = 0
     bases: int = 0  # complete ones
 
@@ -68,6 +71,10 @@ class Recorder:
         return self._intake.events
 
     @property
+    def losses(self) -> Losses:
+        return Losses(self.counters.dropped, self.counters.values_missing)
+
+    @property
     def is_dropping(self) -> bool:
         return self._dropped is not None
 
@@ -92,7 +99,8 @@ class Recorder:
         if self._dropped is None and not self._intake.offer(
             Value(path, version.incarnation, version.number, value), 0, len(value)
         ):
-            self._drop(1)
+            # No gap: the change itself is there, with everything but this.
+            self.counters.values_missing += 1
 
     # What the writer calls, through the loop.
 

@@ -76,7 +76,7 @@ async def recording(
         intake,
         Clock.start(),
         plan.limits,
-        dropped=lambda: recorder.counters.dropped,
+        losses=lambda: recorder.losses,
         on_doubt=lambda: token.run_sync_soon(recorder.doubt),
         open_log=open_log,
     )

@@ -1,4 +1,7 @@
-"""Has complete logs turned into Parquet, one after another in their order, each by a child process."""
+"""Has complete logs turned into Parquet, one after another in their order, each by a child process.
+
+A log that cannot be sealed now goes to the end of the line, so that it costs no other.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.recorder.losses import Losses
 from metadata.traces.errors import TraceError
 from metadata.traces.manifest import read_manifest, write_manifest
 from protocol.backoff import Backoff
@@ -31,6 +35,7 @@ class Sealer:
         self.failures = 0
         self._directory = directory
         self._logs = deque(logs)
+        self._told: set[Path] = set()  # of these it was said that they could not be sealed
         self._child: subprocess.Popen[bytes] | None = None
         self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._not_before = 0.0
@@ -42,21 +47,20 @@ class Sealer:
     def add(self, part: Path) -> None:
         self._logs.append(part)
 
-    def go_on(self, now: float, dropped: int) -> None:
-        """See whether the child is done, and start the next; `dropped` is what the manifest is to say."""
+    def go_on(self, now: float, losses: Losses) -> None:
+        """See whether the child is done, and start the next; `losses` is what the manifest is to say."""
         if self._child is not None and self._child.poll() is not None:
             self._collect(now)
         if self._child is None and self._logs and now >= self._not_before:
-            self._note(dropped)
+            self._note(losses)
             self._start()
 
-    def finish(self, dropped: int, limit: float) -> None:
+    def finish(self, losses: Losses, limit: float) -> None:
         """Seal what is left, for so many seconds in all; what cannot be sealed now, the next recorder seals."""
         until = time.monotonic() + limit
-        while self.busy:
-            before = len(self._logs)
+        for _ in range(len(self._logs)):
             if self._child is None:
-                self._note(dropped)
+                self._note(losses)
                 self._start()
             assert self._child is not None
             try:
@@ -65,38 +69,45 @@ class Sealer:
                 self._child.kill()
                 self._child.wait()
             self._collect(0.0)
-            if len(self._logs) == before:
-                log.warning("%d parts are left unsealed: run vela trace seal %s", before, self._directory)
-                return
-        self._note(dropped)
+            if time.monotonic() >= until:
+                break
+        self._note(losses)
+        if self._logs:
+            log.warning("%d parts are left unsealed: run vela trace seal %s", len(self._logs), self._directory)
 
     def _start(self) -> None:
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", "metadata.traces.sealing", str(self._logs[0].absolute()), str(os.getpid())],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
 
     def _collect(self, now: float) -> None:
         assert self._child is not None
-        _, said = self._child.communicate()
+        remark, said = (text.decode(errors="replace").strip() for text in self._child.communicate())
+        part = self._logs.popleft()
         if self._child.returncode == 0:
-            self._logs.popleft()
             self._backoff.reset()
+            self._told.discard(part)
+            if remark:
+                log.warning("%s", remark)
         else:
             self.failures += 1
-            if self._backoff.fresh:
-                why = said.decode(errors="replace").strip().rpartition("\n")[2] or f"status {self._child.returncode}"
-                log.error("%s could not be sealed and will be tried again: %s", self._logs[0].name, why)
+            self._logs.append(part)
+            if part not in self._told:
+                self._told.add(part)
+                why = said.rpartition("\n")[2] or f"status {self._child.returncode}"
+                log.error("%s could not be sealed and will be tried again: %s", part.name, why)
             self._not_before = now + self._backoff.next()
         self._child = None
 
-    def _note(self, dropped: int) -> None:
+    def _note(self, losses: Losses) -> None:
         try:
             manifest = read_manifest(self._directory)
-            if manifest.dropped != dropped:
-                write_manifest(self._directory, msgspec.structs.replace(manifest, dropped=dropped))
+            if (manifest.dropped, manifest.values_missing) != losses:
+                changed = msgspec.structs.replace(manifest, dropped=losses.changes, values_missing=losses.values)
+                write_manifest(self._directory, changed)
         except (TraceError, OSError) as error:
             # The child will meet the same, and that is told.
             log.debug("the manifest could not be brought up to date: %s", error)

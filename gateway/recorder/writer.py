@@ -16,6 +16,7 @@ from typing import Final
 from gateway.recorder.clock import Clock
 from gateway.recorder.holding import Holding
 from gateway.recorder.intake import Base, BaseEnd, Entries, Gap, Intake, Value
+from gateway.recorder.losses import Losses
 from gateway.recorder.opening import OpenTrace
 from gateway.recorder.part_log import PartLog
 from gateway.recorder.rows import Rows
@@ -72,17 +73,17 @@ class Writer:
         clock: Clock,
         limits: PartLimits,
         *,
-        dropped: Callable[[], int],
+        losses: Callable[[], Losses],
         on_doubt: Callable[[], None],
         open_log: Callable[[Path], PartLog] = PartLog,
     ) -> None:
-        """`dropped` says how many changes did not fit; `on_doubt` is called when what was written may be lost."""
+        """`losses` says what did not fit in this run; `on_doubt` is called when what was written may be lost."""
         self.counters = WriterCounters()
         self._trace = trace
         self._intake = intake
         self._clock = clock
         self._limits = limits
-        self._dropped = dropped
+        self._losses = losses
         self._on_doubt = on_doubt
         self._open_log = open_log
         self._rows = Rows(
@@ -146,7 +147,7 @@ class Writer:
         self._write()
         self._sync_if_due()
         self._rotate_if_due()
-        self._sealer.go_on(self._clock.now(), self._trace.dropped + self._dropped())
+        self._sealer.go_on(self._clock.now(), self._trace.losses.and_also(self._losses()))
         if not self._backoff.fresh:
             log.info("the trace in %s is written again", self._trace.directory)
             self._backoff.reset()
@@ -242,7 +243,7 @@ class Writer:
                 if self._synced_at is not None:
                     self._sync()
                 self._leave_log()
-            self._sealer.finish(self._trace.dropped + self._dropped(), _SEAL_LIMIT)
+            self._sealer.finish(self._trace.losses.and_also(self._losses()), _SEAL_LIMIT)
         except OSError as error:
             self.counters.errors += 1
             log.error("the end of the trace in %s was not written: %s", self._trace.directory, error.strerror or error)

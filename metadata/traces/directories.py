@@ -1,4 +1,4 @@
-"""A trace as a directory: opened and checked, read from its first event to its last, and its logs made complete."""
+"""A trace as a directory: opened and checked, and read from its first event to its last."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from metadata.traces.errors import TraceError
 from metadata.traces.log_files import read_log
-from metadata.traces.manifest import MANIFEST, Manifest, Part, read_manifest, sync_directory, write_manifest
+from metadata.traces.manifest import MANIFEST, Manifest, Part, read_manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,20 +58,42 @@ class Trace:
                 f"or if that was killed run: vela trace seal {self.directory}"
             )
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """All events; those of a recorded trace in the order of their `seq`, with what the unfinished logs hold."""
+    def check_counts(self) -> None:
+        """Refuse a trace whose files hold fewer events than when they were made, or more.
+
+        Whoever reads the files by itself calls this first. It looks at their footers alone, so it costs little.
+        """
         from metadata.traces import parquet_files
 
         if self.manifest.kind == "synthetic":
             data = self.directory / DATA
-            yield from _counted(data, self.manifest.events, parquet_files.read_hours(data, columns))
+            _check_count(data, parquet_files.count_hours(data), self.manifest.events)
             return
-        events = {part.file: part.events for part in self.manifest.parts}
+        for part, path in zip(self.manifest.parts, self.files, strict=True):
+            _check_count(path, parquet_files.count_part(path), part.events)
+        listed = sum(part.events for part in self.manifest.parts)
+        if listed != self.manifest.events:
+            raise TraceError(
+                f"{MANIFEST} of {self.directory} lists parts with {listed} events, and says that there are "
+                f"{self.manifest.events}: restore the manifest."
+            )
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """All events; those of a recorded trace in the order of their `seq`, with what the unfinished logs hold.
+
+        Nothing is handed out of a trace that has lost events.
+        """
+        from metadata.traces import parquet_files
+
+        self.check_counts()
+        if self.manifest.kind == "synthetic":
+            yield from parquet_files.read_hours(self.directory / DATA, columns)
+            return
         for path in sorted((*self.files, *self.logs), key=lambda each: part_number(each.name)):
-            if path.name in events:
-                yield from _counted(path, events[path.name], parquet_files.read_part(path, columns))
-            else:
+            if path in self.logs:
                 yield from _unfinished(path, columns)
+            else:
+                yield from parquet_files.read_part(path, columns)
 
 
 def open_trace(directory: Path) -> Trace:
@@ -108,50 +128,6 @@ def locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def seal_logs(directory: Path) -> list[Part]:
-    """Make every log complete, under the lock of whoever calls; the parts that were added."""
-    sealed = [seal_log(log) for log in open_trace(directory).logs]
-    remove_leftovers(directory)
-    return [part for part in sealed if part is not None]
-
-
-def remove_leftovers(directory: Path) -> None:
-    """Remove what crashes have left, under the lock of whoever calls: nothing that holds an event of its own."""
-    for part in read_manifest(directory).parts:
-        # A crash between listing a part and removing its log leaves both; the listed one is whole.
-        (directory / part.file).with_suffix(".log").unlink(missing_ok=True)
-    for scratch in directory.glob(".part-*.parquet.new"):
-        scratch.unlink()
-
-
-def seal_log(log: Path) -> Part | None:
-    """Turn one log into Parquet, list it, and remove it; None if it held nothing.
-
-    In this order: a crash leaves the log and at most an unlisted file, which the next attempt replaces; or both the
-    listed part and the log, of which the next attempt removes the latter.
-    """
-    directory = log.parent
-    complete = log.with_suffix(".parquet")
-    part = next((each for each in read_manifest(directory).parts if each.file == complete.name), None)
-    if part is None and log.exists():
-        part = _sealed(log, complete)
-    log.unlink(missing_ok=True)
-    sync_directory(directory)
-    return part
-
-
-def _sealed(log: Path, complete: Path) -> Part | None:
-    from metadata.traces import parquet_files
-
-    part = parquet_files.write_part(complete, read_log(log))
-    if part is not None:
-        manifest = read_manifest(log.parent)
-        parts = tuple(sorted((*manifest.parts, part), key=lambda each: part_number(each.file)))
-        events = sum(each.events for each in parts)
-        write_manifest(log.parent, msgspec.structs.replace(manifest, parts=parts, events=events))
-    return part
 
 
 def _opened(directory: Path, manifest: Manifest) -> Trace:
@@ -196,14 +172,9 @@ def _mixed(path: Path) -> TraceError:
     return TraceError(f"{path} does not belong to what {MANIFEST} says: the directory mixes traces; take it out.")
 
 
-def _counted(source: Path, events: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same, and a complaint at the end where events are missing or too many."""
-    count = 0
-    for batch in batches:
-        count += batch.num_rows
-        yield batch
-    if count != events:
-        raise TraceError(f"{source} holds {count} events instead of {events}: restore it, or make the trace again.")
+def _check_count(source: Path, found: int, events: int) -> None:
+    if found != events:
+        raise TraceError(f"{source} holds {found} events instead of {events}: restore it, or make the trace again.")
 
 
 def _unfinished(log: Path, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:

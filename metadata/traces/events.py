@@ -52,5 +52,5 @@ class TraceEvent(msgspec.Struct, frozen=True, array_like=True):
     version: int | None = None
     epoch: int | None = None  # of the layout
     size: int | None = None  # of the record's value, in bytes; of a gap, how many changes were dropped
-    value: bytes | None = None  # the record; None also where a later one was read, or values are not recorded
+    value: bytes | None = None  # the record; None also where a later one was read, or none is recorded
     detail: str | None = None

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
-from metadata.traces.errors import TraceError
+from metadata.traces.errors import LogDamaged
 from metadata.traces.events import FORMAT_VERSION, TraceEvent
 
 MAGIC: Final = b"vela-trace-log %d\n" % FORMAT_VERSION
@@ -45,35 +45,54 @@ def encode_together(events: Sequence[TraceEvent]) -> bytes:
 
 
 def read_log(path: Path) -> Iterator[TraceEvent]:
-    """The whole events of a log, in order; a torn end is left out. The log may grow meanwhile."""
+    """The whole events of a log, in order; a torn end is left out. The log may grow meanwhile. Raises LogDamaged."""
     with path.open("rb") as file:
         size = path.stat().st_size
         magic = file.read(len(MAGIC))
         if not magic.startswith(_ANY_MAGIC[: len(magic)]):
-            raise TraceError(f"{path} is not the log of a trace: take it out.")
+            raise _unreadable(path, "is not the log of a trace", 0)
         if len(magic) < len(MAGIC):
             return  # killed before the first event
         if magic != MAGIC:
-            raise TraceError(f"{path} was written by another version of Vela: read it with that one.")
+            raise _unreadable(path, "was written by another version of Vela", 0)
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
             start = file.tell() - _HEAD.size
             length, checksum, of_head = _HEAD.unpack(head)
             if crc32c(head[: _LENGTHS.size]) != of_head:
                 if not any(head) and _rest_is_zeros(file):
                     return  # where a machine stops, a file may have grown before its content was written
-                raise _damaged(path, start)
+                raise _unreadable(path, f"is damaged at byte {start}", start)
             payload = file.read(length & ~_SEVERAL)
             if len(payload) < length & ~_SEVERAL:
                 return
             if crc32c(payload) != checksum:
                 if file.tell() >= size:
                     return
-                raise _damaged(path, start)
+                raise _unreadable(path, f"is damaged at byte {start}", start)
             try:
                 events = _decoder_of_several.decode(payload) if length & _SEVERAL else [_decoder.decode(payload)]
             except msgspec.DecodeError:
-                raise TraceError(f"{path} holds something that is no event at byte {start}: take it out.") from None
+                raise _unreadable(path, f"holds something that is no event at byte {start}", start) from None
             yield from events
+
+
+class Salvage:
+    """The events of a log up to where it is damaged. The other fields are known once all were taken."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.events = 0
+        self.last: TraceEvent | None = None
+        self.damage: LogDamaged | None = None
+
+    def __iter__(self) -> Iterator[TraceEvent]:
+        try:
+            for event in read_log(self.path):
+                self.events += 1
+                self.last = event
+                yield event
+        except LogDamaged as damage:
+            self.damage = damage
 
 
 def _head(length: int, payload: bytes) -> bytes:
@@ -88,5 +107,5 @@ def _rest_is_zeros(file: BufferedReader) -> bool:
     return True
 
 
-def _damaged(path: Path, at: int) -> TraceError:
-    return TraceError(f"{path} is damaged at byte {at}: restore it, or take it out to use the rest.")
+def _unreadable(path: Path, what: str, at: int) -> LogDamaged:
+    return LogDamaged(f"{path} {what}: restore it, or keep what is whole with: vela trace seal {path.parent}", at)

@@ -25,6 +25,24 @@ class Part(msgspec.Struct, frozen=True):
     bases: int
     first_us: int
     last_us: int
+    last_seq: int | None = None  # None: numbers were given without a break up to here
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """A log that was found damaged. What was whole in it is a part like any other, with a gap at its end."""
+
+    log: str  # what it was called
+    file: str  # what it is called since
+    bytes: int
+    at: int  # the first byte of which nothing is known
+    kept: int  # events before that
+
+    def sentence(self, directory: Path) -> str:
+        kept = "1 event is" if self.kept == 1 else f"{self.kept:,} events are"
+        return (
+            f"{directory / self.log} is damaged at byte {self.at:,}: {kept} kept of it, changes are missing after "
+            f"that, and the file is set aside as {self.file}."
+        )
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -39,7 +57,9 @@ class Manifest(msgspec.Struct, frozen=True):
     runs: int = 0  # how often a recorder was started
     parts: tuple[Part, ...] = ()
     events: int = 0
+    damaged: tuple[Damage, ...] = ()
     dropped: int = 0  # changes that a recorder saw and could not keep; each time a gap tells where
+    values_missing: int = 0  # records that a recorder read and could not keep; their changes are there
     seed: int | None = None  # of a synthetic trace
     duration_us: int | None = None
     namespaces: int | None = None

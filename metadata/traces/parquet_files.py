@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +26,7 @@ def write_part(path: Path, events: Iterable[TraceEvent]) -> Part | None:
     scratch = path.with_name(f".{path.name}.new")
     writer: pq.ParquetWriter | None = None
     count = gaps = bases = 0
-    first_us = last_us = 0
+    first_us = last_us = last_seq = 0
     try:
         for batch in batches_of(events):
             if writer is None:
@@ -38,6 +38,7 @@ def write_part(path: Path, events: Iterable[TraceEvent]) -> Part | None:
             bases += pc.sum(pc.equal(kinds, Kind.BASE)).as_py()
             count += batch.num_rows
             last_us = batch.column("taken_us")[-1].as_py()
+            last_seq = batch.column("seq")[-1].as_py()
             writer.write_batch(batch)
         if writer is None:
             return None
@@ -51,7 +52,7 @@ def write_part(path: Path, events: Iterable[TraceEvent]) -> Part | None:
         scratch.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
-    return Part(path.name, path.stat().st_size, count, gaps, bases, first_us, last_us)
+    return Part(path.name, path.stat().st_size, count, gaps, bases, first_us, last_us, last_seq)
 
 
 def read_part(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -62,13 +63,30 @@ def read_part(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.R
             yield batch.select(names)
 
 
+def ends_of_part(path: Path, columns: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The first event of a part and the last one, without those between them."""
+    with _naming(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        names = list(columns)
+        first, last = (file.read_row_group(number, columns=names) for number in (0, file.num_row_groups - 1))
+        return first.slice(0, 1).to_pylist()[0], last.slice(last.num_rows - 1).to_pylist()[0]
+
+
+def count_part(path: Path) -> int:
+    """How many events a part holds, by its footer alone."""
+    with _naming(path):
+        return int(pq.read_metadata(path).num_rows)
+
+
+def count_hours(data: Path) -> int:
+    """How many events the files of a synthetic trace hold, by their footers alone."""
+    with _naming(data):
+        return int(_hour_files(data).count_rows())
+
+
 def read_hours(data: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The events of a synthetic trace, hour by hour, each in the order of time."""
     with _naming(data):
-        hour_field = pa.field("hour", pa.int64())
-        schema = EVENT_SCHEMA.append(hour_field)
-        partitioning = ds.partitioning(pa.schema([EVENT_SCHEMA.field("namespace"), hour_field]), flavor="hive")
-        dataset = ds.dataset(data, schema=schema, format="parquet", partitioning=partitioning)
+        dataset = _hour_files(data)
         hours = sorted({_hour_of(file) for file in dataset.files})
         if dataset.files:
             first = Path(dataset.files[0])
@@ -81,6 +99,16 @@ def read_hours(data: Path, columns: Sequence[str] | None = None) -> Iterator[pa.
             table = dataset.to_table(columns=read, filter=ds.field("hour") == hour)
             table = table.sort_by([("taken_us", "ascending"), ("seq", "ascending")]).select(names)
             yield from table.to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _hour_files(data: Path) -> ds.Dataset:
+    hour_field = pa.field("hour", pa.int64())
+    schema = EVENT_SCHEMA.append(hour_field)
+    partitioning = ds.partitioning(pa.schema([EVENT_SCHEMA.field("namespace"), hour_field]), flavor="hive")
+    dataset = ds.dataset(data, schema=schema, format="parquet", partitioning=partitioning)
+    for file in dataset.files:
+        _hour_of(file)
+    return dataset
 
 
 def _check_columns(path: Path, found: pa.Schema, wanted: pa.Schema) -> None:

@@ -1,6 +1,7 @@
 """`python -m metadata.traces.sealing LOG PARENT`: turns one log into Parquet, in a process of its own.
 
-A recorder runs this as a child, so that neither its memory nor its interpreter has to hold a whole part.
+A recorder runs this as a child, so that neither its memory nor its interpreter has to hold a whole part. What it prints
+is what somebody should know about a log that was sealed all the same.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from metadata.traces.directories import seal_log
+from metadata.traces.completing import seal_log
 from metadata.traces.errors import TraceError
 
 # Behind whatever the recording process has to do.
@@ -28,11 +29,14 @@ def main(arguments: list[str]) -> int:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != int(parent):
             return 1
+    path = Path(log)
     try:
-        seal_log(Path(log))
+        sealed = seal_log(path)
     except (TraceError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
+    if sealed.damage is not None:
+        print(sealed.damage.sentence(path.parent))
     return 0
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 
 # Fewer dropped ones than this are not worth a clean-up.
 _SLACK = 64
+# So many at least are sorted in together; one by one, each moves all that stand behind it.
+_FEW = 16
 
 
 class DueIndexes:
@@ -36,10 +38,14 @@ class DueIndexes:
             insort(self._ordered, index)
 
     def update(self, indexes: Iterable[int]) -> None:
-        new = set(indexes) - self._members
-        self._members |= new
+        new = sorted(set(indexes) - self._members)
+        if len(new) < _FEW:
+            for index in new:
+                self.add(index)
+            return
+        self._members.update(new)
         # Two sorted runs, which is what the sort is fastest at.
-        self._ordered += sorted(new)
+        self._ordered += new
         self._ordered.sort()
 
     def discard(self, index: int) -> None:

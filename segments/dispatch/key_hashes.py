@@ -2,6 +2,7 @@
 
 from base64 import b64decode
 from binascii import Error as Base64Error
+from functools import lru_cache
 
 from google.protobuf.message import DecodeError
 
@@ -11,6 +12,8 @@ from protocol.framing import parse_payload
 from protocol.hashing import bucket_hash
 from protocol.wire import pulsar_api_pb2 as api
 
+_SHORT = 64
+
 
 def key_hash(entry: StoredEntry) -> int:
     """A batch has the key of its outer metadata: clients that care put one key into a batch.
@@ -19,9 +22,14 @@ def key_hash(entry: StoredEntry) -> int:
     on the first: somebody has to get it, and say what is wrong with it.
     """
     try:
-        return bucket_hash(_key(api.MessageMetadata.FromString(parse_payload(entry.body).metadata)))
+        key = _key(api.MessageMetadata.FromString(parse_payload(entry.body).metadata))
     except (ProtocolError, DecodeError):
         return 0
+    return _short_key_hash(key) if len(key) <= _SHORT else bucket_hash(key)
+
+
+# Keys repeat, and hashing one is half of the work. Long ones are rare, and keeping them would cost memory.
+_short_key_hash = lru_cache(maxsize=8_192)(bucket_hash)
 
 
 def _key(metadata: api.MessageMetadata) -> bytes:

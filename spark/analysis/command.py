@@ -16,7 +16,7 @@ from spark.durations import parse_duration
 from spark.errors import JobError
 from spark.options import Master
 from spark.pages import numbers
-from spark.session import spark_session
+from spark.session import run_in, spark_session
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -75,7 +75,7 @@ def run(directory: Path, out: Path, asked: Question, master: str | None) -> Summ
         from spark.analysis.job import analyse
         from spark.analysis.report import page
 
-        found = analyse(session, trace, asked, scratch)
+        found = run_in(session, lambda: analyse(session, trace, asked, scratch))
         summary = summarise(str(directory), asked, found)
         (scratch / SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
         (scratch / REPORT).write_text(page(summary, found).html(), encoding="utf-8")

@@ -16,8 +16,6 @@ from spark.profiles import Profile, load_profile
 if TYPE_CHECKING:
     from spark.replay.plan import Options
 
-INTERRUPTED = 130
-
 
 def replay(
     trace: Annotated[
@@ -135,11 +133,7 @@ def _replay(options: Options, profile: Profile, master: str | None, as_json: boo
     errors = Console(stderr=True)
     # Programs that read the JSON want nothing else, unless somebody looks on.
     progress = Console(stderr=True, quiet=as_json and not errors.is_terminal)
-    try:
-        result, baseline = runs.replay(options, profile, master, progress)
-    except KeyboardInterrupt:
-        print("vela: Interrupted; what the replay had written is removed.", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+    result, baseline = runs.replay(options, profile, master, progress, errors)
     if as_json:
         sys.stdout.write(results.as_json(result, whole=False).decode() + "\n")
     else:

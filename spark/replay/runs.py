@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import shutil
-import signal
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import trio
 from rich.console import Console
 
 from metadata.errors import StoreError
 from metadata.store import open_store
+from metadata.traces.directories import Trace
 from spark.clocks import check_clock
-from spark.errors import JobError
+from spark.errors import Interrupted, JobError
 from spark.profiles import Profile
 from spark.replay import job, plan, preflight
 from spark.replay.namespaces import living, remove_run, runs_in
@@ -27,7 +24,7 @@ from spark.replay.plan import Options
 from spark.replay.progress import followed
 from spark.replay.report import page_of
 from spark.replay.results import REPORT, RESULT, Result, as_json, environment_of, make_result, read_baseline
-from spark.session import spark_session
+from spark.session import run_in, spark_session
 from spark.traces import open_complete, read_events
 
 if TYPE_CHECKING:
@@ -35,25 +32,24 @@ if TYPE_CHECKING:
 
     from spark.replay.plans import ReplayPlan
 
-T = TypeVar("T")
-
 OBSERVATIONS: Final = "observations"
-_SIGNALS_SEEN_S: Final = 0.2
 
 
 def dry_run(options: Options, profile: Profile, master: str | None) -> list[tuple[str, str]]:
     """What would happen, line by line. Everything is checked that can be without changing anything."""
     options.check()
-    _check_services(options)
     trace = open_complete(options.trace)
+    _check_services(options)
     check_clock(trace)
     with spark_session("vela trace replay", master, job.settings(plan.longest_wait_s(trace, options))) as session:
         job.silence(session)
-        _, planned, extent = _plan(session, options, profile, plan.new_run_id())
+        _, planned, extent = run_in(session, lambda: _plan(session, trace, options, profile, plan.new_run_id()))
         return plan.description(options, planned, extent)
 
 
-def replay(options: Options, profile: Profile, master: str | None, console: Console) -> tuple[Result, Result | None]:
+def replay(
+    options: Options, profile: Profile, master: str | None, console: Console, errors: Console
+) -> tuple[Result, Result | None]:
     """Run it; the result and that of the baseline. What is worth a look lies in `options.out` afterwards."""
     options.check()
     baseline = None if options.baseline is None else read_baseline(options.baseline)
@@ -65,14 +61,13 @@ def replay(options: Options, profile: Profile, master: str | None, console: Cons
     settings = job.settings(plan.longest_wait_s(trace, options))
     with (
         _prepared(out) as observations,
-        _ended_by_signals(),
         # Around the session: once that has ended, no task writes any more.
-        removed_after(run_id, options.store_url, console),
+        removed_after(run_id, options.store_url, errors),
         _dropped_after(observations, keep=options.keep_observations),
         spark_session("vela trace replay", master, settings) as session,
     ):
         job.silence(session)
-        result = _interruptible(session, lambda: _replayed(session, options, profile, run_id, observations, console))
+        result = run_in(session, lambda: _replayed(session, trace, options, profile, run_id, observations, console))
         (out / RESULT).write_bytes(as_json(result, whole=True))
         (out / REPORT).write_text(page_of(result, baseline).html(), encoding="utf-8")
     return result, baseline
@@ -101,27 +96,51 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 @contextmanager
-def removed_after(run_id: str, store_url: str, console: Console) -> Iterator[None]:
-    """Remove from the store what a run has written, however it ends."""
-
-    async def remove() -> None:
-        async with open_store(store_url) as store:
-            await remove_run(store, run_id)
-
+def removed_after(run_id: str, store_url: str, errors: Console) -> Iterator[None]:
+    """Remove from the store what a run has written, however it ends; where that fails, tell it with what ended it."""
+    ended: BaseException | None = None
     try:
         yield
-    finally:
-        try:
-            trio.run(remove)
-        except* StoreError as group:
-            console.print(
-                f"What run {run_id} has written is still in the store ({group.exceptions[0]}): remove it later with: "
-                "vela trace replay --clean --store URL",
-                style="yellow",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+    except BaseException as error:
+        ended = error
+    try:
+        trio.run(_remove, run_id, store_url)
+        left = None
+    except BaseException as error:
+        left = _leftover(run_id, error)
+        if _holds(error, KeyboardInterrupt):
+            ended = KeyboardInterrupt()
+    if isinstance(ended, KeyboardInterrupt):
+        raise Interrupted(f"Interrupted; {left or 'what the replay had written is removed.'}") from None
+    if left is not None and isinstance(ended, JobError):
+        raise JobError(f"{ended} Also, {left}") from ended
+    if left is not None:
+        errors.print(f"vela: Mind that {left}", markup=False, highlight=False, soft_wrap=True)
+    if ended is not None:
+        raise ended
+
+
+async def _remove(run_id: str, store_url: str) -> None:
+    async with open_store(store_url) as store:
+        await remove_run(store, run_id)
+
+
+def _leftover(run_id: str, error: BaseException) -> str:
+    """What is to be done after a removal that ended with this."""
+    if _holds(error, KeyboardInterrupt):
+        reason = "its removal was interrupted"
+    elif _holds(error, StoreError):
+        reason = str(_innermost(error)).rstrip(".")
+    else:
+        raise error
+    return (
+        f"what run {run_id} has written may still be in the store ({reason}): "
+        "remove it, a minute from now, with: vela trace replay --clean --store URL"
+    )
+
+
+def _holds(error: BaseException, kind: type[BaseException]) -> bool:
+    return isinstance(error, kind) or (isinstance(error, BaseExceptionGroup) and error.subgroup(kind) is not None)
 
 
 @contextmanager
@@ -133,30 +152,16 @@ def _dropped_after(observations: Path, *, keep: bool) -> Iterator[None]:
             shutil.rmtree(observations, ignore_errors=True)
 
 
-def _interruptible(session: SparkSession, work: Callable[[], T]) -> T:
-    """Do it on another thread: an interrupt in the middle of a call to Java would come out as a page of errors."""
-    with ThreadPoolExecutor(1, thread_name_prefix="replay") as threads:
-        doing = threads.submit(work)
-        try:
-            while True:
-                try:
-                    # Signals are seen between two waits.
-                    return doing.result(timeout=_SIGNALS_SEEN_S)
-                except FutureTimeout:
-                    if doing.done():
-                        raise
-        except KeyboardInterrupt:
-            # Again and again: between two jobs there is none to be cancelled, and the next one would begin.
-            while not doing.done():
-                session.sparkContext.cancelAllJobs()
-                wait([doing], timeout=_SIGNALS_SEEN_S)
-            raise
-
-
 def _replayed(
-    session: SparkSession, options: Options, profile: Profile, run_id: str, observations: Path, console: Console
+    session: SparkSession,
+    trace: Trace,
+    options: Options,
+    profile: Profile,
+    run_id: str,
+    observations: Path,
+    console: Console,
 ) -> Result:
-    timeline, planned, extent = _plan(session, options, profile, run_id)
+    timeline, planned, extent = _plan(session, trace, options, profile, run_id)
     trio.run(preflight.check_belonging, planned)
     with followed(planned, extent.events, console), sampled(options.admin_url) as samples:
         job.run_stage(session, timeline, planned, observations)
@@ -171,12 +176,12 @@ def _replayed(
 
 
 def _plan(
-    session: SparkSession, options: Options, profile: Profile, run_id: str
+    session: SparkSession, trace: Trace, options: Options, profile: Profile, run_id: str
 ) -> tuple[DataFrame, ReplayPlan, plan.Extent]:
     from spark.timeline import timeline
 
     # Read three times, and made with several shuffles.
-    changes = plan.cut(timeline(read_events(session, open_complete(options.trace))), options.until_s).persist()
+    changes = plan.cut(timeline(read_events(session, trace)), options.until_s).persist()
     extent = plan.extent_of(changes, options.speed)
     planned = plan.make_plan(options, run_id, profile, extent, job.slots_of(session))
     plan.check_descriptors(planned, job.descriptors_of(session, planned.tasks))
@@ -217,17 +222,3 @@ def _prepared(out: Path) -> Iterator[Path]:
     finally:
         if not any(out.iterdir()):
             out.rmdir()
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does, so that what was written is removed."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

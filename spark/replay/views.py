@@ -56,8 +56,13 @@ class View:
         self.snapshots = 0
         self.reconnects = 0
 
-    def note_reopened(self) -> None:
+    def note_reconnected(self) -> None:
+        """Its connection was lost, and another one opens the watch again."""
         self.reconnects += 1
+        self.note_reopened()
+
+    def note_reopened(self) -> None:
+        """The watch is opened again: what it tells first may be older than the watch."""
         self.reopened = True
 
     def row(self, missing: int) -> dict[str, object]:

@@ -186,6 +186,7 @@ class _Line:
         view.gone = False
         if self._connection is not None and self.is_up:
             try:
+                view.note_reopened()
                 await self._open(self._connection, view)
             except ProtocolError:
                 pass  # the connection is lost, and the next one opens it
@@ -205,6 +206,10 @@ class _Line:
             self._connection = connection
             try:
                 for view in self.views:
+                    if isinstance(view, TopicView) and view.gone:
+                        continue
+                    if view.is_known:
+                        view.note_reconnected()
                     await self._open(connection, view)
                 self.is_up = True
                 backoff.reset()
@@ -221,10 +226,6 @@ class _Line:
                 raise self._reason
 
     async def _open(self, connection: ClientConnection, view: View) -> None:
-        if isinstance(view, TopicView) and view.gone:
-            return
-        if view.is_known:
-            view.note_reopened()
         if isinstance(view, NamespaceView):
             await connection.open_namespace_watch(
                 str(view.in_store),

@@ -14,7 +14,7 @@ from spark.durations import parse_duration, show_duration
 from spark.errors import JobError
 from spark.options import Master
 from spark.profiles import load_profile
-from spark.session import spark_session
+from spark.session import run_in, spark_session
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -107,19 +107,18 @@ def _checked_times(times: float | None) -> float:
 
 def _from_trace(source: Path, times: float, wanted: Wanted, out: Path, master: str | None) -> Synthesised:
     from spark.clocks import check_clock
-    from spark.synth.job import require_free, synthesise
+    from spark.synth.job import appearing_whole, fill
     from spark.synth.plans import plan_from_trace
     from spark.traces import open_complete
 
     trace = open_complete(source)
     check_clock(trace)
-    require_free(out)
-    with spark_session("vela trace synth", master) as session:
-        return synthesise(session, plan_from_trace(session, trace, times, wanted), out)
+    with appearing_whole(out) as scratch, spark_session("vela trace synth", master) as session:
+        return run_in(session, lambda: fill(session, plan_from_trace(session, trace, times, wanted), scratch, out))
 
 
 def _from_profile(profile: Path, namespaces: int | None, wanted: Wanted, out: Path, master: str | None) -> Synthesised:
-    from spark.synth.job import require_free, synthesise
+    from spark.synth.job import appearing_whole, fill
     from spark.synth.plans import plan_from_profile
 
     load = load_profile(profile).shape
@@ -128,9 +127,8 @@ def _from_profile(profile: Path, namespaces: int | None, wanted: Wanted, out: Pa
             raise JobError(f"--namespaces {namespaces} is out of range: say a number from 1 to {_MOST_NAMESPACES}.")
         load = msgspec.structs.replace(load, namespaces=namespaces)
     plan = plan_from_profile(load, wanted)
-    require_free(out)
-    with spark_session("vela trace synth", master) as session:
-        return synthesise(session, plan, out)
+    with appearing_whole(out) as scratch, spark_session("vela trace synth", master) as session:
+        return run_in(session, lambda: fill(session, plan, scratch, out))
 
 
 def _show(made: Synthesised) -> None:

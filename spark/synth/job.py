@@ -70,56 +70,61 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def synthesise(session: SparkSession, plan: Plan, out: Path, partitions: int | None = None) -> Synthesised:
     """Write the trace of a plan: all of it, or nothing."""
+    with appearing_whole(out) as scratch:
+        return fill(session, plan, scratch, out, partitions)
+
+
+def fill(session: SparkSession, plan: Plan, scratch: Path, out: Path, partitions: int | None = None) -> Synthesised:
+    """Write the trace of a plan to a directory that will be known as `out`."""
     around = plan.around
-    with _appearing_whole(out) as scratch:
-        started = time.monotonic()
-        data = scratch / DATA
-        rows = events_of(session, plan, partitions or _partitions(session, plan))
-        (
-            rows.sortWithinPartitions("namespace", "hour", "seq")
-            .write.option("compression", "zstd")
-            .partitionBy("namespace", "hour")
-            .parquet(str(data))
-        )
-        _sweep(data)
-        files = [path.stat().st_size for path in data.rglob("*.parquet")]
-        written = time.monotonic()
-        found = session.read.schema(schemas.EVENTS).parquet(str(data)).select(*schemas.EVENTS.names)
-        counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
-        changes = sum(counts.get(kind, 0) for kind in (Kind.CREATED, Kind.CHANGED, Kind.DELETED))
-        if not changes:
-            raise JobError("Not one event came out: take a longer duration or more namespaces.")
-        result = _shape(found, plan)
-        goal = plan.goal()
-        compared = tuple(distances(goal, result))
-        comparison = Comparison(verdict(compared), compared, plan.compared, around.stretch, goal, result)
-        manifest = Manifest(
-            "synthetic",
-            values=False,
-            runs=1,
-            events=sum(counts.values()),
-            seed=around.seed,
-            duration_us=around.duration_us,
-            namespaces=around.namespaces,
-            first_us=FIRST_US,
-        )
-        replace_file(scratch / SHAPE, msgspec.json.format(msgspec.json.encode(comparison), indent=1) + b"\n")
-        write_manifest(scratch, manifest)
-        return Synthesised(
-            out=str(out),
-            seed=around.seed,
-            namespaces=around.namespaces,
-            hours=around.duration_us / HOUR_US,
-            events=changes,
-            topics_at_start=counts.get(Kind.BASE, 0),
-            files=len(files),
-            bytes=sum(files),
-            written_s=round(written - started, 3),
-            compared_s=round(time.monotonic() - written, 3),
-            compared_namespaces=plan.compared,
-            verdict=comparison.verdict,
-            distances=compared,
-        )
+    started = time.monotonic()
+    data = scratch / DATA
+    rows = events_of(session, plan, partitions or _partitions(session, plan))
+    (
+        rows.sortWithinPartitions("namespace", "hour", "seq")
+        .write.option("compression", "zstd")
+        .partitionBy("namespace", "hour")
+        .parquet(str(data))
+    )
+    _sweep(data)
+    files = [path.stat().st_size for path in data.rglob("*.parquet")]
+    written = time.monotonic()
+    found = session.read.schema(schemas.EVENTS).parquet(str(data)).select(*schemas.EVENTS.names)
+    counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
+    changes = sum(counts.get(kind, 0) for kind in (Kind.CREATED, Kind.CHANGED, Kind.DELETED))
+    if not changes:
+        raise JobError("Not one event came out: take a longer duration or more namespaces.")
+    result = _shape(found, plan)
+    goal = plan.goal()
+    compared = tuple(distances(goal, result))
+    comparison = Comparison(verdict(compared), compared, plan.compared, around.stretch, goal, result)
+    manifest = Manifest(
+        "synthetic",
+        values=False,
+        runs=1,
+        events=sum(counts.values()),
+        seed=around.seed,
+        duration_us=around.duration_us,
+        namespaces=around.namespaces,
+        first_us=FIRST_US,
+    )
+    replace_file(scratch / SHAPE, msgspec.json.format(msgspec.json.encode(comparison), indent=1) + b"\n")
+    write_manifest(scratch, manifest)
+    return Synthesised(
+        out=str(out),
+        seed=around.seed,
+        namespaces=around.namespaces,
+        hours=around.duration_us / HOUR_US,
+        events=changes,
+        topics_at_start=counts.get(Kind.BASE, 0),
+        files=len(files),
+        bytes=sum(files),
+        written_s=round(written - started, 3),
+        compared_s=round(time.monotonic() - written, 3),
+        compared_namespaces=plan.compared,
+        verdict=comparison.verdict,
+        distances=compared,
+    )
 
 
 def events_of(session: SparkSession, plan: Plan, partitions: int) -> DataFrame:
@@ -166,8 +171,11 @@ def require_free(out: Path) -> None:
 
 
 @contextmanager
-def _appearing_whole(out: Path) -> Iterator[Path]:
-    """A directory beside `out` that takes its place at the end, or is removed with all that is in it."""
+def appearing_whole(out: Path) -> Iterator[Path]:
+    """A directory beside `out` that takes its place at the end, or is removed with all that is in it.
+
+    Around the session, where that is one of its own: tasks that were just cancelled may still write.
+    """
     require_free(out)
     scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.absolute().parent))
     try:

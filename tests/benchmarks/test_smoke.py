@@ -38,21 +38,23 @@ FIGURES = {
     "idle": ["memory per led topic", "store commands of an idle node"],
 }
 
-# Enough to see that what they share works; the others take minutes together.
-USUAL = {"push", "burst", "record"}
+# Three seconds each, and enough to see that what they share works; the others wait for `make integration`.
+USUAL = {"start", "storm", "push"}
+# Half a minute that is spent waiting, and several starts of Spark.
+LONG = {"idle", "analysis", "replay"}
+WHEN = dict.fromkeys(BENCHMARKS, pytest.mark.integration)
+WHEN |= dict.fromkeys(USUAL, pytest.mark.slow) | dict.fromkeys(LONG, pytest.mark.soak)
+LIMIT_S = 600.0
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "benchmarks", *arguments], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-m", "benchmarks", *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.soak) if name not in USUAL else name for name in BENCHMARKS],
-)
+@pytest.mark.timeout(LIMIT_S + 60)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=WHEN[name]) for name in BENCHMARKS])
 def test_quick_run_measures_every_figure_of_a_benchmark(name: str) -> None:
     done = run(name, "--quick", "--json")
     assert done.returncode == 0, done.stderr

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from metadata.embedded import SOCKET_NAME
-from metadata.traces.directories import locked, open_trace, seal_logs
+from metadata.traces.completing import seal_logs
+from metadata.traces.directories import locked, open_trace
 from metadata.traces.events import Kind
 from tests.e2e.vela_process import SCALABLE, RunningCommand, VelaServer, run_vela
 from tests.gateway.recorder.recorded import events_of
+from tests.metadata.traces.made_traces import changes, overwrite, record
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -35,7 +37,7 @@ def test_a_killed_server_loses_nothing_that_was_written(tmp_path: Path) -> None:
         server.wait()
     assert len(open_trace(trace).logs) == 1
     with locked(trace):
-        [part] = seal_logs(trace)
+        [part] = seal_logs(trace).parts
     assert topics(trace) == names
     assert part.events == 2 + len(names)
 
@@ -52,6 +54,21 @@ def test_a_stopped_server_leaves_a_complete_trace_and_the_next_goes_on(tmp_path:
     opened = open_trace(trace)
     assert (opened.manifest.runs, opened.logs, opened.manifest.values) == (2, (), False)
     assert topics(trace) == ["first", "second"]
+
+
+def test_a_server_starts_and_records_beside_a_damaged_log(tmp_path: Path) -> None:
+    trace = record(tmp_path / "trace", changes(0, 5), changes(5, 5), sealed=0)
+    overwrite(trace / "part-000001.log", 300, b"\xff\xff")
+    with VelaServer.start(tmp_path / "server", "--record", str(trace)) as server:
+        create(server, "orders")
+        wait_until(lambda: server.metric("vela_changes_total") == 1)
+        wait_until(lambda: "part-000001.log is damaged at byte" in server.err, 20)
+        outcome = server.stop()
+    assert outcome.code == 0
+    opened = open_trace(trace)
+    assert opened.logs == ()
+    assert (trace / opened.manifest.damaged[0].file).exists()
+    assert topics(trace) == ["orders"]
 
 
 def test_a_store_is_recorded_beside_its_server(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from metadata.traces.directories import locked, open_trace
 from metadata.traces.events import Kind
+from metadata.traces.log_files import MAGIC, encode
 from tests.e2e.vela_process import VELA, VelaServer
 from tests.gateway.vela_command import assert_one_sentence, vela, vela_in_terminal
 from tests.metadata.traces.made_traces import NOON_US, change, changes, overwrite, record, seqs, start, synthesise
@@ -87,8 +88,9 @@ def test_info_counts_what_an_unfinished_log_holds_and_says_that_it_is_unfinished
 
 def test_info_warns_of_times_that_go_back_and_of_dropped_changes(tmp_path: Path) -> None:
     events = [change(0), change(1, taken_us=NOON_US - 2_000_000), change(3, store_ms=NOON_US // 1_000 - 90_000)]
-    out = vela("trace", "info", str(record(tmp_path, events, dropped=12))).out
+    out = vela("trace", "info", str(record(tmp_path, events, dropped=12, values_missing=5))).out
     assert "12 changes that the recorder could not keep" in out
+    assert "5 that the recorder could not keep are missing" in out
     assert "events are missing or moved in 1 place, first at seq 3" in out
     assert "the recorder's time goes back once, by up to 2 s" in out
     assert "the store's time goes back once, by up to 90 s" in out
@@ -130,6 +132,15 @@ def test_damage_found_in_the_middle_is_one_sentence(tmp_path: Path) -> None:
     outcome = vela("trace", "info", str(directory))
     assert_one_sentence(outcome)
     assert "is damaged at byte" in outcome.err
+
+
+@pytest.mark.parametrize("command", [["info"], ["info", "--json"], ["cat"], ["cat", "--limit", "1"]])
+def test_a_trace_that_lost_an_hour_is_one_sentence_and_not_shown_in_part(tmp_path: Path, command: list[str]) -> None:
+    directory = synthesise(tmp_path, [change(0), change(1, namespace="a/b")])
+    next(directory.rglob("*.parquet")).unlink()
+    outcome = vela("trace", *command, str(directory))
+    assert_one_sentence(outcome)
+    assert "holds 1 events instead of 2" in outcome.err
 
 
 # cat
@@ -203,6 +214,30 @@ def test_seal_finishes_a_killed_recording_once(tmp_path: Path) -> None:
     assert open_trace(directory).logs == ()
     assert seqs(directory) == list(range(7))
     assert vela("trace", "seal", str(directory)).out == f"{directory} is complete; nothing was to be done.\n"
+
+
+def test_seal_tells_of_a_damaged_part_by_sentence_and_exit_code_and_info_shows_it(tmp_path: Path) -> None:
+    directory = record(tmp_path, changes(0, 5), changes(5, 5), changes(10, 5), sealed=1)
+    at = len(MAGIC) + sum(len(encode(event)) for event in changes(5, 2))
+    overwrite(directory / "part-000002.log", at, b"\xff\xff")
+    assert "keep what is whole with: vela trace seal" in vela("trace", "info", str(directory)).err
+    outcome = vela("trace", "seal", str(directory))
+    assert outcome.code == 1
+    assert [line.partition(",")[0] for line in outcome.out.splitlines()] == [
+        "sealed part-000002.parquet: 3 events",
+        "sealed part-000003.parquet: 5 events",
+    ]
+    assert outcome.err == (
+        f"vela: {directory}/part-000002.log is damaged at byte {at}: 2 events are kept of it, changes are missing "
+        "after that, and the file is set aside as part-000002.log.damaged.\n"
+    )
+    told = vela("trace", "info", str(directory))
+    assert told.code == 0
+    assert f"part-000002.log.damaged from byte {at} on; 2 events kept of it" in told.out
+    said = json.loads(vela("trace", "info", str(directory), "--json").out)
+    assert (said["complete"], said["events"], said["gaps_by_cause"]) == (True, 13, {"damaged": 1})
+    assert [(each["file"], each["kept"]) for each in said["damaged"]] == [("part-000002.log.damaged", 2)]
+    assert vela("trace", "seal", str(directory)).code == 0
 
 
 def test_seal_refuses_while_a_recorder_is_running(tmp_path: Path) -> None:

@@ -165,7 +165,9 @@ def test_an_unknown_key_is_refused_with_the_likely_one(tmp_path: Path) -> None:
     file = write(tmp_path / "vela.toml", 'probe_intervall = "3s"')
     assert refusal({}, {}, file) == f'Unknown key "probe_intervall" in file {file}: did you mean probe_interval?'
     file = write(tmp_path / "vela.toml", "[server]\nx = 1")
-    assert refusal({}, {}, file).startswith(f'Unknown key "server" in file {file}: the keys are advertise, ')
+    assert refusal({}, {}, file).startswith(
+        f'Unknown key "server" in file {file}: the keys are ack_replicas, advertise, '
+    )
 
 
 @pytest.mark.parametrize(

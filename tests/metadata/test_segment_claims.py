@@ -80,6 +80,46 @@ async def test_an_owner_that_claims_anew_shuts_out_what_it_sent_before(topology:
         await b.logs.append(second, 0, entries(b"now"), {}, 3)
 
 
+async def test_owners_that_take_a_log_from_each_other_lose_and_double_nothing(topology: Topology) -> None:
+    """Whatever was confirmed stands at the index that was said, and nothing stands there that nobody sent."""
+    async with log_bench(topology.url) as b, open_store(topology.url) as other:
+        confirmed: dict[int, bytes] = {}
+        sent: set[bytes] = set()
+
+        async def own(session: str, logs: SegmentLogs) -> None:
+            for turn in range(10):
+                state = await logs.state(PLACE)
+                assert state is not None
+                opened = await logs.claim(PLACE, state, session)
+                if opened is None:
+                    continue
+                index, size = opened.state.next, opened.state.size
+                for number in range(5):
+                    bodies = [f"{session} {turn} {number} {part}".encode() for part in range(number + 1)]
+                    sent.update(bodies)
+                    size += sum(map(len, bodies))
+                    try:
+                        await logs.append(opened.claim, index, entries(*bodies), {}, size)
+                    except LogFenced:
+                        break
+                    for body in bodies:
+                        assert index not in confirmed
+                        confirmed[index] = body
+                        index += 1
+
+        async with trio.open_nursery() as nursery:
+            for number in range(6):
+                nursery.start_soon(own, f"{number:016x}", SegmentLogs(b.store if number % 2 else other))
+        last = await b.open()
+        stored = await b.logs.read(last.claim, 0, 1_000)
+        assert [entry.index for entry in stored] == list(range(last.state.next))
+        assert len({entry.body for entry in stored}) == len(stored)
+        assert sum(len(entry.body) for entry in stored) == last.state.size
+        assert {entry.body for entry in stored} <= sent
+        assert {entry.index: entry.body for entry in stored} == confirmed
+        assert len({body.split()[0] for body in confirmed.values()}) > 1
+
+
 async def test_a_released_log_can_be_claimed_by_anybody_and_written_by_nobody(topology: Topology) -> None:
     async with log_bench(topology.url) as b:
         released = (await b.open()).claim

@@ -133,3 +133,17 @@ def test_place_of_what_was_stored_is_remembered() -> None:
         sequences.stored("a", 8 + number, 4 + number)
     assert sequences.place("a", 2_000) == 1_996
     assert sequences.place("a", 8) is None
+
+
+def test_chunks_of_one_message_are_new_each_once() -> None:
+    sequences = Sequences({})
+    assert sequences.accept("a", 0, 0)
+    assert sequences.accept("a", 0, 1)
+    assert not sequences.accept("a", 0, 0)
+    sequences.stored("a", 0, 5, 0, is_last=False)
+    assert sequences.marks == {}
+    sequences.stored("a", 0, 6, 1)
+    assert sequences.marks["a"] == ProducerMark(0, 6)
+    assert (sequences.place("a", 0, 0), sequences.place("a", 0, 1)) == (5, 6)
+    assert not sequences.accept("a", 0)
+    assert sequences.accept("a", 1)

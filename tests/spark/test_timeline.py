@@ -19,8 +19,6 @@ from tests.spark.recorded import recorded
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
-
 T0 = 1_700_000_000_000_000
 
 
@@ -78,7 +76,7 @@ class Story:
 Told = Callable[[Story], list[tuple[Any, ...]]]
 
 
-@pytest.fixture(params=["plain", pytest.param("spark", marks=[pytest.mark.soak, pytest.mark.spark])])
+@pytest.fixture(params=["plain", pytest.param("spark", marks=pytest.mark.integration)])
 def told(request: pytest.FixtureRequest, tmp_path: Path) -> Told:
     """What a story comes to, in the order of time, without what the story did not vary.
 

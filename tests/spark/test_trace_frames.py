@@ -21,8 +21,6 @@ from tests.metadata.traces.made_traces import change, changes, record
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
-
 # What is allowed in names, and what file systems and Hive's folders make of it.
 ODD_NAMESPACES = ("shop/eu", "2024/01", "café/東京", "a%2Fb/c", "x=1/y=2", 'sp ace/q"uote', "_t/.n", "a:b/c*d?", "n/🚀")
 

@@ -1,4 +1,4 @@
-"""What the tests of the recorder share: reading traces, and logs on disks that fail."""
+"""What the tests of the recorder share: records, reading traces, and logs on disks that fail."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import threading
 from pathlib import Path
 
 from gateway.recorder.part_log import PartLog
+from layout import records
+from layout.layouts import Layout
+from layout.records import TopicRecord
 from metadata.traces.directories import open_trace
 from metadata.traces.events import TraceEvent
 from metadata.traces.tables import EVENT_SCHEMA
@@ -16,6 +19,14 @@ def events_of(directory: Path) -> list[TraceEvent]:
     """All events, from complete parts and from logs."""
     rows = (row for batch in open_trace(directory).batches() for row in batch.to_pylist())
     return [TraceEvent(*(row[name] for name in EVENT_SCHEMA.names)) for row in rows]
+
+
+def value_of(epoch: int = 0, **properties: str) -> bytes:
+    """A record whose layout was split so often."""
+    layout = Layout.create(2, 0)
+    for _ in range(epoch):
+        layout = layout.split(layout.active[0].segment_id, 0)
+    return records.encode(TopicRecord(layout, properties))
 
 
 class Disk:

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from gateway.recorder.intake import Base, Intake, Value
+from gateway.recorder.intake import Base, Entries, Intake, Value
 
 
 def value(text: bytes = b"v") -> Value:
@@ -27,6 +27,13 @@ def test_what_does_not_fit_is_not_taken() -> None:
     assert not by_events.offer(value(), 1, 0)
     assert by_bytes.offer(value(), 0, 10)
     assert not by_bytes.offer(value(), 0, 1)
+
+
+def test_what_has_no_bytes_is_not_refused_for_those_of_others() -> None:
+    intake = Intake(most_bytes=10)
+    intake.put(Base([], 0.0), 1, 50)
+    assert not intake.offer(value(), 0, 1)
+    assert intake.offer(Entries(0, [], [], 0.0), 1, 0)
 
 
 def test_there_is_room_only_when_half_is_free() -> None:

@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 from gateway.recorder.opening import Naming, OpenTrace, open_for_recording
-from metadata.traces.directories import log_name, open_trace, seal_logs
+from metadata.traces.completing import seal_logs
+from metadata.traces.directories import log_name, open_trace
 from metadata.traces.errors import TraceError
 from metadata.traces.events import Kind, TraceEvent
-from metadata.traces.log_files import MAGIC, encode_together
+from metadata.traces.log_files import MAGIC, encode, encode_together
 from metadata.traces.manifest import Manifest, read_manifest, write_manifest
+from tests.metadata.traces.made_traces import overwrite
 
 PLAIN = Naming()
 EVENTS = [TraceEvent(seq, 1, Kind.GAP, seq, detail="start") for seq in range(3)]
@@ -45,6 +47,43 @@ def test_a_trace_is_gone_on_with_behind_what_it_holds(tmp_path: Path) -> None:
     trace = take_and_leave(tmp_path)
     assert (trace.run, trace.next_seq, trace.next_part) == (2, 6, 3)
     assert [log.name for log in trace.unsealed] == [log_name(2)]
+
+
+def numbered(first: int) -> bytes:
+    """Three events from this number on, each in a frame of its own."""
+    return b"".join(encode(TraceEvent(seq, 1, Kind.GAP, seq, detail="start")) for seq in range(first, first + 3))
+
+
+def test_a_damaged_log_keeps_no_recorder_from_starting_behind_all_that_it_may_hold(tmp_path: Path) -> None:
+    take_and_leave(tmp_path)
+    (tmp_path / log_name(1)).write_bytes(MAGIC + numbered(0) + b"\xff" * 30)
+    (tmp_path / log_name(2)).write_bytes(b"\xff" + MAGIC)
+    trace = take_and_leave(tmp_path)
+    # Three events, and a number for the gap of each.
+    assert (trace.next_seq, trace.next_part) == (5, 3)
+    assert [log.name for log in trace.unsealed] == [log_name(1), log_name(2)]
+    assert [damage.kept for damage in seal_logs(tmp_path).damages] == [3, 0]
+    again = take_and_leave(tmp_path)
+    assert (again.next_seq, again.next_part, again.unsealed) == (5, 3, ())
+
+
+def test_numbers_that_were_lost_are_not_given_again(tmp_path: Path) -> None:
+    take_and_leave(tmp_path)
+    log = tmp_path / log_name(1)
+    log.write_bytes(MAGIC + numbered(0))
+    overwrite(log, len(MAGIC), b"\xff")
+    (tmp_path / log_name(2)).write_bytes(MAGIC + numbered(3))
+    assert take_and_leave(tmp_path).next_seq == 6
+    seal_logs(tmp_path)
+    assert read_manifest(tmp_path).events == 4
+    assert take_and_leave(tmp_path).next_seq == 6
+
+
+def test_the_number_of_a_part_that_was_set_aside_whole_is_not_used_again(tmp_path: Path) -> None:
+    take_and_leave(tmp_path)
+    (tmp_path / log_name(1)).write_bytes(b"\xff" + MAGIC)
+    assert seal_logs(tmp_path).parts == []
+    assert take_and_leave(tmp_path).next_part == 2
 
 
 def test_what_a_crash_left_beside_a_complete_part_is_removed(tmp_path: Path) -> None:

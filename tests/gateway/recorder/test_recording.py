@@ -20,8 +20,6 @@ from gateway.recorder.recorder import Recorder
 from gateway.recorder.recording import Plan, recording
 from gateway.recorder.writer import PartLimits
 from layout import records
-from layout.layouts import Layout
-from layout.records import TopicRecord
 from metadata import keys
 from metadata.feed import ChangeFeed
 from metadata.lanes import Timeouts
@@ -32,7 +30,8 @@ from metadata.traces.events import Kind
 from metadata.traces.pseudonyms import Pseudonyms, read_key
 from protocol.names import NamespaceName, TopicName
 from sessions.readback import ReadBack
-from tests.gateway.recorder.recorded import Disk, events_of
+from tests.gateway.recorder.recorded import Disk, events_of, value_of
+from tests.metadata.traces.made_traces import changes, overwrite, record
 from tests.support.processes import ValkeyProcess
 from tests.support.proxy import FaultProxy
 from tests.support.waiting import eventually
@@ -44,13 +43,6 @@ TIMEOUTS = Timeouts(connect=3.0, silence=1.5, patience=6.0)
 
 def numbered(number: int) -> TopicName:
     return TopicName.parse(f"topic://acme/shop/topic-{number}")
-
-
-def value_of(epoch: int = 0, **properties: str) -> bytes:
-    layout = Layout.create(2, 0)
-    for _ in range(epoch):
-        layout = layout.split(layout.active[0].segment_id, 0)
-    return records.encode(TopicRecord(layout, properties))
 
 
 @asynccontextmanager
@@ -255,6 +247,29 @@ async def test_a_trace_is_gone_on_with_by_the_next_recorder(valkey: ValkeyProces
     assert [event.seq for event in events] == list(range(7))
 
 
+async def test_a_damaged_log_of_an_earlier_recorder_costs_only_what_is_damaged(
+    valkey: ValkeyProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = record(tmp_path / "trace", changes(0, 10), changes(10, 10), sealed=0)
+    damaged = directory / "part-000001.log"
+    overwrite(damaged, 600, b"\xff" * 20)
+    content = damaged.read_bytes()
+    async with recording_store(valkey.url, Plan(directory)) as (store, recorder):
+        await store.create(TOPIC, value_of(), [])
+        await written(recorder, 3)
+        await eventually(lambda: open_trace(directory).manifest.damaged, within=20)
+        await eventually(lambda: len(open_trace(directory).files) == 2, within=20)
+    trace = open_trace(directory)
+    [damage] = trace.manifest.damaged
+    assert trace.logs == ()
+    assert (directory / damage.file).read_bytes() == content
+    events = events_of(directory)
+    assert [event.seq for event in events] == [*range(damage.kept + 1), *range(10, 20), 20, 21, 22]
+    assert [(event.run, event.detail) for event in events if event.kind == Kind.GAP] == [(1, "damaged"), (2, "start")]
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert told == [damage.sentence(directory)]
+
+
 async def test_parts_are_rotated_by_size(valkey: ValkeyProcess, tmp_path: Path) -> None:
     plan = Plan(tmp_path, limits=PartLimits(1, 600.0))
     async with recording_store(valkey.url, plan) as (store, recorder):
@@ -324,6 +339,24 @@ async def test_a_disk_that_hangs_costs_events_and_nothing_else(
     assert open_trace(tmp_path).manifest.dropped == recorder.counters.dropped
     said = [record.getMessage() for record in caplog.records if "recorder" in record.name]
     assert len([text for text in said if "cannot keep up" in text]) == 1
+
+
+async def test_a_record_that_does_not_fit_is_a_missing_value_and_no_gap(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    large = value_of(0, owner="x" * 5_000)
+    for run in (1, 2):
+        async with recording_store(valkey.url, Plan(tmp_path), intake=Intake(most_bytes=2_000)) as (store, recorder):
+            # The first run finds no topics, the second those of the first, in its base.
+            there = recorder.written.events
+            await store.create(numbered(10 * run), large, [])
+            await store.create(numbered(10 * run + 1), value_of(), [])
+            await eventually(lambda: recorder.counters.values_missing == 1)
+            await written(recorder, there + 2)
+            assert (recorder.counters.dropped, recorder.counters.gaps) == (0, 1)
+    created = [event for event in events_of(tmp_path) if event.kind == Kind.CREATED]
+    assert [(event.size, event.value) for event in created] == [(len(large), None), (len(value_of()), value_of())] * 2
+    assert [event.detail for event in events_of(tmp_path) if event.kind == Kind.GAP] == ["start", "start"]
+    manifest = open_trace(tmp_path).manifest
+    assert (manifest.dropped, manifest.values_missing) == (0, 2)
 
 
 async def test_a_full_disk_is_told_once_and_tried_again_until_there_is_room(

@@ -12,7 +12,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from metadata.traces.directories import DATA, log_name, open_trace, seal_log
+from metadata.traces.completing import seal_log
+from metadata.traces.directories import DATA, log_name, open_trace
 from metadata.traces.events import Kind, TraceEvent
 from metadata.traces.log_files import MAGIC, encode
 from metadata.traces.manifest import Manifest, read_manifest, write_manifest

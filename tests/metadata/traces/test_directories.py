@@ -5,11 +5,13 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from metadata.traces.directories import LOCK, Trace, locked, open_trace, seal_log, seal_logs
+from metadata.traces.completing import seal_log, seal_logs
+from metadata.traces.directories import LOCK, Trace, locked, open_trace
 from metadata.traces.errors import TraceError
 from metadata.traces.manifest import MANIFEST, read_manifest
 from metadata.traces.parquet_files import read_part, write_part
@@ -182,6 +184,13 @@ def test_a_part_that_was_replaced_by_another_of_the_same_size_is_said(trace: Pat
     assert "holds 9 events instead of 10" in refusal(trace)
 
 
+def test_a_manifest_whose_list_lost_a_part_is_said(trace: Path) -> None:
+    (first, _) = read_manifest(trace).parts
+    (trace / "part-000002.parquet").unlink()
+    patch_manifest(trace, parts=(first,))
+    assert "lists parts with 10 events, and says that there are 20: restore the manifest" in refusal(trace)
+
+
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
@@ -222,87 +231,6 @@ def test_other_files_in_the_directory_do_not_matter(trace: Path) -> None:
     for name in ("README.md", "part-1.log", "part-000001.parquet.bak", "notes.parquet"):
         (trace / name).write_text("mine")
     assert seqs(trace) == list(range(30))
-
-
-# Sealing, and what a crash leaves of it.
-
-
-def test_sealing_gives_complete_parts_and_their_sum(trace: Path) -> None:
-    (part,) = seal_logs(trace)
-    assert (part.file, part.events) == ("part-000003.parquet", 10)
-    assert read_manifest(trace).events == 30
-    assert sorted(path.name for path in trace.glob("*.log")) == []
-    assert seal_logs(trace) == []
-    assert seqs(trace) == list(range(30))
-
-
-def test_a_torn_log_is_sealed_without_its_last_event(trace: Path) -> None:
-    log = trace / "part-000003.log"
-    log.write_bytes(log.read_bytes()[:-3])
-    (part,) = seal_logs(trace)
-    assert part.events == 9
-
-
-@pytest.mark.parametrize("content", [b"", b"vela-tr", b"vela-trace-log 1\n"])
-def test_a_log_without_events_leaves_no_part(trace: Path, content: bytes) -> None:
-    (trace / "part-000003.log").write_bytes(content)
-    assert seal_logs(trace) == []
-    assert seqs(trace) == list(range(20))
-    assert not (trace / "part-000003.log").exists()
-
-
-def test_a_damaged_log_stays_as_it_is(trace: Path) -> None:
-    log = trace / "part-000003.log"
-    overwrite(log, 60, b"\x00")
-    before = log.read_bytes()
-    with pytest.raises(TraceError, match="damaged"):
-        seal_logs(trace)
-    assert log.read_bytes() == before
-    assert {path.name for path in trace.iterdir() if not path.name.startswith("part-00000")} == {MANIFEST}
-    assert len(open_trace(trace).files) == 2
-
-
-def test_a_crash_before_the_part_is_listed_costs_nothing_and_doubles_nothing(trace: Path) -> None:
-    write_part(trace / "part-000003.parquet", changes(20, 10))
-    assert seqs(trace) == list(range(30))
-    assert [part.events for part in seal_logs(trace)] == [10]
-    assert seqs(trace) == list(range(30))
-
-
-def test_a_crash_while_the_part_is_written_leaves_nothing_behind_for_long(trace: Path) -> None:
-    (trace / ".part-000003.parquet.new").write_bytes(b"PAR1 half of")
-    assert seqs(trace) == list(range(30))
-    seal_logs(trace)
-    assert not list(trace.glob(".part*"))
-
-
-def test_a_crash_before_the_log_is_removed_costs_nothing_and_doubles_nothing(trace: Path) -> None:
-    log = trace / "part-000003.log"
-    content = log.read_bytes()
-    seal_logs(trace)
-    log.write_bytes(content)
-    assert seqs(trace) == list(range(30))
-    assert open_trace(trace).logs == ()
-    assert seal_logs(trace) == []
-    assert not log.exists()
-
-
-def test_a_log_that_is_sealed_again_after_a_crash_is_listed_once(trace: Path) -> None:
-    log = trace / "part-000003.log"
-    content = log.read_bytes()
-    part = seal_log(log)
-    for left in (content, None):
-        if left is not None:
-            log.write_bytes(left)
-        assert seal_log(log) == part
-        assert not log.exists()
-        assert seqs(trace) == list(range(30))
-
-
-def test_sealing_leaves_the_files_of_others_alone(trace: Path) -> None:
-    (trace / "part-of-my-notes.log").write_text("mine")
-    seal_logs(trace)
-    assert (trace / "part-of-my-notes.log").read_text() == "mine"
 
 
 # The lock.
@@ -373,6 +301,28 @@ def test_a_synthetic_trace_that_lost_a_file_is_said(tmp_path: Path) -> None:
         list(opened_without(directory, "*.parquet").batches())
     with pytest.raises(TraceError, match="data holds 0 events instead of 2"):
         list(opened_without(directory, "*.parquet").batches(["seq"]))
+
+
+def test_a_trace_that_lost_events_hands_out_none_of_the_others(tmp_path: Path) -> None:
+    hours = synthesise(tmp_path / "hours", [change(0), change(1, namespace="other/one")])
+    parts = record(tmp_path / "parts", changes(0, 5), changes(5, 5))
+    last = parts / "part-000002.parquet"
+    write_part(last, changes(5, 4))
+    kept, listed = read_manifest(parts).parts
+    patch_manifest(parts, parts=(kept, msgspec.structs.replace(listed, bytes=last.stat().st_size)))
+    for trace, said in ((opened_without(hours, "*.parquet"), "1 events instead of 2"), (open_trace(parts), "4 events")):
+        with pytest.raises(TraceError, match=said):
+            next(trace.batches())
+        with pytest.raises(TraceError, match=said):
+            trace.check_counts()
+
+
+def test_a_file_that_was_added_to_a_synthetic_trace_is_said(tmp_path: Path) -> None:
+    directory = synthesise(tmp_path, [change(0)])
+    (file,) = directory.rglob("*.parquet")
+    file.with_name("part-00001.parquet").write_bytes(file.read_bytes())
+    with pytest.raises(TraceError, match="data holds 2 events instead of 1"):
+        open_trace(directory).check_counts()
 
 
 def test_a_synthetic_trace_without_its_events_is_said(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.traces.errors import TraceError
+from metadata.traces.errors import LogDamaged
 from metadata.traces.events import Kind, TraceEvent
 from metadata.traces.log_files import MAGIC, encode, read_log
 from tests.metadata.traces.made_traces import change, changes
@@ -59,7 +59,7 @@ def flipped(at: int) -> bytes:
 
 def test_a_flipped_bit_before_the_last_event_is_damage_and_never_a_shorter_log(tmp_path: Path) -> None:
     for at in range(len(MAGIC), BEFORE_LAST):
-        with pytest.raises(TraceError, match=r"part-000001\.log is damaged at byte \d+: restore it"):
+        with pytest.raises(LogDamaged, match=r"part-000001\.log is damaged at byte \d+: restore it"):
             read(tmp_path, flipped(at))
 
 
@@ -70,7 +70,7 @@ def test_a_flipped_bit_in_the_last_event_leaves_out_that_event(tmp_path: Path) -
 
 def test_a_flipped_bit_in_the_last_head_is_damage_because_nobody_knows_what_follows(tmp_path: Path) -> None:
     for at in range(BEFORE_LAST, BEFORE_LAST + HEAD):
-        with pytest.raises(TraceError, match=f"damaged at byte {BEFORE_LAST}:"):
+        with pytest.raises(LogDamaged, match=f"damaged at byte {BEFORE_LAST}:"):
             read(tmp_path, flipped(at))
 
 
@@ -80,7 +80,7 @@ def test_zeros_at_the_end_are_what_a_machine_leaves_that_stopped(tmp_path: Path,
 
 
 def test_zeros_in_the_middle_are_damage(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="damaged"):
+    with pytest.raises(LogDamaged, match="damaged"):
         read(tmp_path, MAGIC + FRAMES[0] + bytes(4_096) + FRAMES[1])
 
 
@@ -95,17 +95,17 @@ def test_an_event_that_is_appended_while_the_log_is_read_is_read_too(tmp_path: P
 
 
 def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="is not the log of a trace"):
+    with pytest.raises(LogDamaged, match="is not the log of a trace"):
         read(tmp_path, b"2026-01-31 INFO started\n" * 10)
 
 
 def test_a_log_of_another_version_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="another version of Vela"):
+    with pytest.raises(LogDamaged, match="another version of Vela"):
         read(tmp_path, WHOLE.replace(MAGIC, b"vela-trace-log 2\n"))
 
 
 def test_a_sound_frame_that_holds_no_event_is_refused(tmp_path: Path) -> None:
     payload = msgspec.msgpack.encode({"seq": 1})
     head = len(payload).to_bytes(4, "little") + crc32c(payload).to_bytes(4, "little")
-    with pytest.raises(TraceError, match="holds something that is no event at byte"):
+    with pytest.raises(LogDamaged, match="holds something that is no event at byte"):
         read(tmp_path, MAGIC + head + crc32c(head).to_bytes(4, "little") + payload)

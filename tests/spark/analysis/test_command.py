@@ -9,8 +9,10 @@ from typer.testing import CliRunner
 
 from metadata.traces.errors import TraceError
 from metadata.traces.events import Kind, TraceEvent
+from metadata.traces.manifest import read_manifest
 from spark.cli import app
 from spark.errors import JobError
+from tests.metadata.traces.made_traces import changes, patch_manifest, record
 from tests.spark.recorded import recorded
 
 
@@ -54,3 +56,11 @@ def test_a_clock_that_goes_back_is_refused(tmp_path: Path) -> None:
     error = analyze(str(tmp_path / "trace"), "--out", str(tmp_path / "out"))
     assert "goes back by 1 s at row 2" in str(error)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_trace_that_lost_a_part_is_refused(tmp_path: Path) -> None:
+    trace = record(tmp_path / "trace", changes(0, 2), changes(2, 2))
+    (first, _) = read_manifest(trace).parts
+    patch_manifest(trace, parts=(first,))
+    (trace / "part-000002.parquet").unlink()
+    assert "lists parts with 2 events" in str(analyze(str(trace), "--out", str(tmp_path / "out")))

@@ -21,8 +21,6 @@ from tests.spark.recorded import recorded
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
-
 MS = 1_000
 ASKED = Question(
     watchers=5, windows_ms=(0, 50), node_window_ms=50, reconnects_per_hour=2.0, downtime_us=500 * MS, push_cost_us=10.0

@@ -77,9 +77,12 @@ def left_in_store(socket: Path) -> list[str]:
 
 
 @contextmanager
-def replaying(directory: Path, *flags: str, over_ms: int = 3_000) -> Iterator[tuple[Replay, VelaServer]]:
-    """A replay of a small trace with twelve watchers, on a server that serves nobody else."""
-    trace = write_trace(directory / "trace", over_ms=over_ms)
+def replaying(
+    directory: Path, *flags: str, trace: Path | None = None, over_ms: int = 3_000
+) -> Iterator[tuple[Replay, VelaServer]]:
+    """A replay with twelve watchers, on a server that serves nobody else; of a small trace unless one is given."""
+    if trace is None:
+        trace = write_trace(directory / "trace", over_ms=over_ms)
     usual = ("--speed", "1", "--watchers", "12", "--connections", "6", "--topic-share", "0.3", "--json")
     with VelaServer.start(directory / "server") as server, Replay(directory, server, trace, *usual, *flags) as replay:
         yield replay, server

@@ -9,7 +9,8 @@ from typing import Final
 
 from metadata import keys
 from metadata.traces import log_files
-from metadata.traces.directories import log_name, seal_logs
+from metadata.traces.completing import seal_logs
+from metadata.traces.directories import log_name
 from metadata.traces.events import Kind, TraceEvent
 from metadata.traces.manifest import Manifest, write_manifest
 from protocol.names import TopicName

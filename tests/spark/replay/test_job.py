@@ -9,18 +9,20 @@ from pathlib import Path
 import pytest
 
 from tests.spark.replay.replay_process import replaying
+from tests.spark.served_recording import CHANGES, record_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(480), pytest.mark.spark]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(480)]
 
 
-@pytest.mark.soak
-def test_every_watcher_converges_and_the_store_is_left_as_it_was(tmp_path: Path) -> None:
+def test_what_a_server_recorded_is_replayed_and_the_store_is_left_as_it_was(tmp_path: Path) -> None:
+    trace = record_server(tmp_path / "recorded-server", tmp_path / "recorded")
     # Lateness says how busy this machine is; that the numbers are there is what counts.
-    with replaying(tmp_path, "--master", "local[2]", "--max-lateness", "1h", "--keep-observations") as (replay, _):
+    flags = ("--master", "local[2]", "--max-lateness", "1h", "--keep-observations")
+    with replaying(tmp_path, *flags, trace=trace) as (replay, _):
         outcome = replay.wait()
         assert outcome.code == 0, outcome.err
         told = json.loads(outcome.out)
-        assert (told["watchers"], told["converged"], told["events"], told["failed"]) == (12, 12, 90, 0)
+        assert (told["watchers"], told["converged"], told["events"], told["failed"]) == (12, 12, CHANGES, 0)
         assert (told["wrong"], told["missing"], told["duplicate"], told["out_of_order"]) == (0, 0, 0, 0)
         assert told["valid"]
         assert told["showings"] > 0
@@ -33,7 +35,6 @@ def test_every_watcher_converges_and_the_store_is_left_as_it_was(tmp_path: Path)
         assert list((replay.out / "observations").glob("*.parquet"))
 
 
-@pytest.mark.soak
 def test_target_that_goes_away_ends_the_run_with_its_reason(tmp_path: Path) -> None:
     with replaying(tmp_path, "--master", "local[2]", over_ms=60_000) as (replay, server):
         replay.wait_for_first_write()
@@ -49,13 +50,12 @@ def test_target_that_goes_away_ends_the_run_with_its_reason(tmp_path: Path) -> N
     assert "\tat " not in outcome.err
 
 
-@pytest.mark.soak
 def test_interrupted_run_removes_what_it_has_written(tmp_path: Path) -> None:
     with replaying(tmp_path, "--master", "local[2]", over_ms=120_000) as (replay, _):
         replay.wait_for_first_write()
         assert replay.left_in_store() != []
         replay.signal(signal.SIGTERM)
         outcome = replay.wait()
-        assert outcome.code == 130, outcome.err
+        assert outcome.code == 143, outcome.err
         assert outcome.err == "vela: Interrupted; what the replay had written is removed.\n"
         assert replay.left_in_store() == []

@@ -17,7 +17,7 @@ from tests.spark.replay.replay_process import LIMIT_S, replaying
 from tests.spark.replay.small_traces import write_trace
 from tests.spark.small_spark import small_spark
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(480), pytest.mark.spark]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(480)]
 
 CLUSTER = "local-cluster[2,1,1024]"
 REPOSITORY = Path(__file__).parents[3]
@@ -33,7 +33,6 @@ def work_directory_is_left_as_it_was() -> Iterator[None]:
         subprocess.run(["rm", "-r", str(directory)], check=True)
 
 
-@pytest.mark.soak
 def test_replay_on_separate_executors_converges(tmp_path: Path) -> None:
     with replaying(tmp_path, "--master", CLUSTER, "--max-lateness", "1h") as (replay, _):
         outcome = replay.wait()
@@ -45,19 +44,6 @@ def test_replay_on_separate_executors_converges(tmp_path: Path) -> None:
         assert replay.left_in_store() == []
 
 
-@pytest.mark.soak
-def test_more_tasks_than_slots_are_refused(tmp_path: Path) -> None:
-    with replaying(tmp_path, "--master", "local[1]", "--tasks", "3") as (replay, _):
-        outcome = replay.wait()
-        assert outcome.code == 1
-        assert outcome.sentence == (
-            "vela: 3 tasks have to run at the same time, and there are fewer slots than needed, 1: "
-            "give --tasks 1 or a --master with more cores."
-        )
-        assert replay.left_in_store() == []
-
-
-@pytest.mark.soak
 def test_packed_environment_serves_executors_with_a_python_that_knows_nothing_of_vela(tmp_path: Path) -> None:
     archive = tmp_path / "environment.tar.gz"
     pack(archive)

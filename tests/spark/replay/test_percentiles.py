@@ -14,8 +14,6 @@ from spark.replay.percentiles import Histogram, bucket_column, bucket_of, highes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
-
 VALUES = st.integers(0, 10**12)
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from spark.replay.plans import ReplayPlan
 
-pytestmark = pytest.mark.spark
-
 EXTENT = Extent(events=600, seeds=4, topics=20, namespaces=("shop/orders", "lab/x"), duration_s=60.0, peak_per_s=33)
 
 

@@ -123,6 +123,20 @@ async def test_dag_watchers_follow_their_topic_and_its_deletion(valkey: ValkeyPr
     assert {(push["topic"], push["epoch"]) for push in pushes} == {("orders", 5)}
 
 
+async def test_watch_of_a_topic_that_was_made_anew_is_opened_again_and_is_no_reconnect(valkey: ValkeyProcess) -> None:
+    rows: list[Row] = [
+        (0, 1, NAMESPACE, "orders", "seed", "i1", 4, None),
+        (0, 2, NAMESPACE, "orders", "delete", "i1", None, None),
+        # Long after the notice, which ends the watch.
+        (1_500_000, 3, NAMESPACE, "orders", "create", "i2", 0, None),
+    ]
+    async with running_node(valkey.url, deletion_notice=0.1) as node:
+        plan = plan_for(node.pulsar_url, valkey.url, namespaces=(NAMESPACE,), tasks=1, topic_share=1.0)
+        watchers = of_kind(await replay(plan, rows), "watcher")
+    assert {watcher["watches"] for watcher in watchers} == {"topic"}
+    assert totals(watchers, "converged", "pushes", "reconnects") == (8, 8, 0)
+
+
 async def test_namespace_without_a_topic_at_the_start_is_watched_as_a_whole(valkey: ValkeyProcess, node: Node) -> None:
     plan = plan_for(node.pulsar_url, valkey.url, topic_share=1.0, tasks=1)
     found = await replay(plan, CHANGES[:1])

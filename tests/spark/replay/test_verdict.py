@@ -21,8 +21,6 @@ from tests.spark.replay.observed import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
-
 
 Showing = tuple[str, str, float, int, float]  # op, topic, due, watcher, latency; times in milliseconds
 
@@ -151,7 +149,7 @@ def test_verdict_counts_what_was_shown_cancelled_and_shown_after_a_reconnect(spa
     assert verdict.coalescing_ratio == 2
 
 
-@pytest.mark.soak
+@pytest.mark.integration
 def test_topic_replaced_within_one_window_is_cancelled_not_missing(spark: SparkSession) -> None:
     verdict = judge(
         observations(spark, task(), watcher(0), write("delete", "a", 10), write("create", "a", 20)),
@@ -179,7 +177,7 @@ def test_verdict_adds_up_what_the_watchers_found(spark: SparkSession) -> None:
     assert not verdict.all_converged
 
 
-@pytest.mark.soak
+@pytest.mark.integration
 def test_seconds_say_what_happened_when(spark: SparkSession) -> None:
     verdict = judge(
         observations(
@@ -204,7 +202,7 @@ def test_lateness_above_the_limit_makes_latencies_doubtful(spark: SparkSession) 
     assert "30.0 ms" in doubt
 
 
-@pytest.mark.soak
+@pytest.mark.integration
 def test_clock_that_is_hardly_known_makes_latencies_doubtful(spark: SparkSession) -> None:
     verdict = judge(observations(spark, task(0), task(1, offset_error_us=9_000), write("create", "a", 10)))
     assert [clock.offset_error_ms for clock in verdict.tasks] == [0.08, 9.0]
@@ -212,7 +210,7 @@ def test_clock_that_is_hardly_known_makes_latencies_doubtful(spark: SparkSession
     assert "9.0 ms" in doubt
 
 
-@pytest.mark.soak
+@pytest.mark.integration
 def test_run_without_events_or_watchers_has_a_verdict(spark: SparkSession) -> None:
     verdict = judge(observations(spark, task()))
     assert (verdict.watchers, verdict.events, verdict.latency.total) == (0, 0, 0)

@@ -98,15 +98,23 @@ def test_what_is_told_twice_is_counted(update: api.CommandWatchScalableTopicsUpd
 
 def test_snapshot_after_a_reconnect_tells_the_difference_and_is_marked() -> None:
     view = namespace_view("a", "b")
-    view.note_reopened()
+    view.note_reconnected()
     assert view.take(snapshot("b", "c")) == (tuple(names("c")), tuple(names("a")), True)
     assert view.take(diff("d")) == (names("d"), (), False)
     assert (view.snapshots, view.reconnects) == (1, 1)
 
 
+def test_watch_that_is_opened_again_on_its_connection_is_no_reconnect() -> None:
+    view = topic_view(dag(3, 0, 1))
+    view.end()
+    view.note_reopened()
+    assert view.take(dag(0, 0, created_ms=2_000), 0) == (0, True)
+    assert view.reconnects == 0
+
+
 def test_change_after_a_reconnect_with_the_right_hash_counts_as_any_other() -> None:
     view = namespace_view("a")
-    view.note_reopened()
+    view.note_reconnected()
     assert view.take(diff("b")) == (names("b"), (), False)
 
 

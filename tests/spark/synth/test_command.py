@@ -9,6 +9,7 @@ from metadata.traces.errors import TraceError
 from metadata.traces.manifest import Manifest, write_manifest
 from spark.cli import app
 from spark.errors import JobError
+from tests.metadata.traces.made_traces import change, synthesise
 
 PROFILE = str(Path(__file__).parents[3] / "profiles" / "steady.toml")
 
@@ -58,3 +59,9 @@ def test_empty_and_unfinished_traces_are_refused(tmp_path: Path) -> None:
     assert "holds no events" in refused("--from", str(tmp_path), "--out", out)
     (tmp_path / "part-000001.log").touch()
     assert "unfinished part" in refused("--from", str(tmp_path), "--out", out)
+
+
+def test_a_trace_that_lost_an_hour_is_refused(tmp_path: Path) -> None:
+    source = synthesise(tmp_path / "source", [change(0), change(1, namespace="a/b")])
+    next(source.rglob("*.parquet")).unlink()
+    assert "holds 1 events instead of 2" in refused("--from", str(source), "--out", str(tmp_path / "out"))

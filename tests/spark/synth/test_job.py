@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # What Spark has to compile takes long where others compute, too.
-pytestmark = [pytest.mark.timeout(400), pytest.mark.spark]
+pytestmark = pytest.mark.timeout(400)
 
 LOAD = Load(namespaces=6, topics=TopicsPerNamespace(5, 0.5), churn=4, changes=4, split_rate=1, bursts=Bursts(0.5, 3))
 TWO_HOURS = Wanted(duration_us=2 * HOUR_US, seed=1)
@@ -63,7 +63,7 @@ def test_the_result_is_close_to_its_source(made: Synthesised) -> None:
     assert made.verdict == "the same shape"
 
 
-@pytest.mark.soak
+@pytest.mark.integration
 def test_another_trace_is_far_from_the_source(spark: SparkSession, learned: Plan, tmp_path: Path) -> None:
     other = write_trace(tmp_path / "other", bursty_events(bursts=40, size=15, changes=20))
     measured = plan_from_trace(spark, open_complete(other), 1.0, TWO_HOURS).goal()
@@ -125,7 +125,7 @@ def test_its_timeline_is_what_was_generated(spark: SparkSession, made: Synthesis
     assert general == plain
 
 
-@pytest.mark.soak
+@pytest.mark.integration
 def test_a_synthetic_trace_can_be_learned_from(spark: SparkSession, made: Synthesised) -> None:
     plan = plan_from_trace(spark, open_complete(Path(made.out)), 1.0, TWO_HOURS)
     assert plan.around.namespaces == 4
@@ -159,7 +159,7 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.soak
+@pytest.mark.integration
 def test_a_trace_with_too_few_changes_is_told_how_many_it_takes(spark: SparkSession, tmp_path: Path) -> None:
     small = write_trace(tmp_path / "small", bursty_events(bursts=3))
     with pytest.raises(JobError, match="too few to learn from: record until there are 100 or more"):

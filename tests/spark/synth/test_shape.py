@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # Seconds each, most of them to compile what Spark runs.
-pytestmark = [pytest.mark.slow, pytest.mark.spark]
+pytestmark = pytest.mark.slow
 
 SECOND = 1_000_000
 Op = tuple[float, str, str, int | None]  # seconds, op, topic, epoch
@@ -58,7 +58,7 @@ def test_bursts_gaps_lifetimes_and_topics_are_measured(spark: SparkSession) -> N
     assert after_create[OPS.index("change")] == 2
 
 
-@pytest.mark.soak
+@pytest.mark.integration
 def test_what_was_found_after_a_gap_says_nothing_about_time(spark: SparkSession) -> None:
     ops: list[Op] = [
         (0, "seed", "a", 0),
@@ -73,7 +73,7 @@ def test_what_was_found_after_a_gap_says_nothing_about_time(spark: SparkSession)
     assert measure_shape(timeline, hours=1).events == 2
 
 
-@pytest.mark.soak
+@pytest.mark.integration
 def test_a_quiet_namespace_keeps_its_rate_and_takes_the_gaps_of_all(spark: SparkSession) -> None:
     busy: list[Op] = [(0, "seed", "a", 0), *[(10.0 * number, "change", "a", 0) for number in range(1, 61)]]
     quiet: list[Op] = [(0, "seed", "a", 0), (7, "change", "a", 0)]
@@ -85,7 +85,7 @@ def test_a_quiet_namespace_keeps_its_rate_and_takes_the_gaps_of_all(spark: Spark
     assert (models["t/still"].per_hour, models["t/still"].topics) == (0, 2)
 
 
-@pytest.mark.soak
+@pytest.mark.integration
 def test_a_trace_in_which_nothing_happens_is_refused(spark: SparkSession) -> None:
     with pytest.raises(JobError, match="Nothing happens"):
         measure_shape(timeline_of(spark, {"a/b": [(0, "seed", "a", 0)]}), hours=1)

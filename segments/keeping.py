@@ -1,0 +1,40 @@
+"""How much of a log is kept: what somebody still needs, what is young enough, and no more than the quota allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class OverQuota(StrEnum):
+    REFUSE = "refuse"  # producers, until consumers have caught up
+    EVICT = "evict"  # the oldest messages, although somebody has not consumed them
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What one log may hold for subscriptions that have not consumed it; 0: anything."""
+
+    bytes: int = 0
+    policy: OverQuota = OverQuota.REFUSE
+
+    def is_exceeded(self, size: int) -> bool:
+        return 0 < self.bytes < size
+
+
+def needed_from(marks: Iterable[int], end: int) -> int:
+    """The first entry that a durable subscription has not acknowledged; the end where there is none."""
+    return min((mark + 1 for mark in marks), default=end)
+
+
+def trim_below(*, first: int, end: int, needed: int, young: int, size: int, quota: Quota) -> int:
+    """Up to where the beginning of a log can go, given the first entry that is young enough to be kept anyhow.
+
+    Over an evicting quota as much goes as brings it below, taking all entries for equally large.
+    """
+    below = min(needed, young)
+    if quota.policy is OverQuota.EVICT and quota.is_exceeded(size):
+        share = (size - quota.bytes) / size
+        below = max(below, first + round((end - first) * share))
+    return min(max(below, first), end)

@@ -1,0 +1,43 @@
+"""What of a log stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from segments.keeping import OverQuota, Quota, needed_from, trim_below
+
+ANY = Quota()
+
+
+def test_log_is_needed_from_the_slowest_subscription_on() -> None:
+    assert needed_from([9, 4, 7], 20) == 5
+    assert needed_from([], 20) == 20
+
+
+@pytest.mark.parametrize(
+    ("needed", "young", "below"),
+    [
+        (5, 20, 5),  # the rest is not consumed
+        (20, 8, 8),  # the rest is young
+        (2, 20, 3),  # the beginning is gone already
+        (20, 30, 20),  # everything
+    ],
+)
+def test_only_what_is_old_and_consumed_goes(needed: int, young: int, below: int) -> None:
+    assert trim_below(first=3, end=20, needed=needed, young=young, size=1_000, quota=ANY) == below
+
+
+def test_evicting_quota_takes_the_oldest_although_it_is_needed() -> None:
+    quota = Quota(600, OverQuota.EVICT)
+    assert trim_below(first=0, end=100, needed=0, young=0, size=1_000, quota=quota) == 40
+
+
+def test_refusing_quota_takes_nothing() -> None:
+    quota = Quota(600, OverQuota.REFUSE)
+    assert quota.is_exceeded(601)
+    assert not quota.is_exceeded(600)
+    assert trim_below(first=0, end=100, needed=0, young=0, size=1_000, quota=quota) == 0
+
+
+def test_no_quota_is_never_exceeded() -> None:
+    assert not ANY.is_exceeded(10**15)
