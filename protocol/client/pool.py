@@ -87,16 +87,23 @@ class ConnectionPool:
             try:
                 return await self.connection_to(address)
             except (ConnectionLost, RequestTimedOut):
-                if self._services[0] == address:  # or another task has moved on already
-                    self._services.append(self._services.pop(0))
+                self._pass_over(address)
         return await self.connection_to(self._services[0])
+
+    def _pass_over(self, address: ServiceAddress) -> None:
+        if self._services[0] == address:  # or another task has moved on already
+            self._services.append(self._services.pop(0))
 
     async def connection_for(self, topic: str) -> ClientConnection:
         """Ask which server is responsible for a topic, go where that points to, and connect."""
         connection = await self.service()
         authoritative = False
         for _ in range(MAX_REDIRECTS + 1):
-            answer = await connection.lookup(topic, authoritative=authoritative)
+            try:
+                answer = await connection.lookup(topic, authoritative=authoritative)
+            except RequestTimedOut:
+                self._pass_over(connection.address)  # it is connected and says nothing
+                raise
             target = target_of(answer, connection.address)
             if answer.response == answer.Connect:
                 if answer.proxy_through_service_url:
