@@ -12,9 +12,9 @@ from protocol.wire import pulsar_api_pb2 as api
 from tests.gateway.scripted import scripted
 from tests.gateway.vela_command import Outcome, assert_one_sentence, closed_port, vela
 from tests.protocol.client.consumer_scripts import accept_consumer, ack_response, message_frame
+from tests.protocol.client.consumer_server import ConsumerServer, segment_topic
 from tests.protocol.client.producer_scripts import SEGMENT, watch_layout
 from tests.protocol.client.scripted_server import Peer
-from tests.protocol.client.stream_server import StreamServer, segment_topic
 
 
 class QueueServer:
@@ -106,7 +106,7 @@ def test_a_message_that_cannot_be_read_is_one_sentence_and_not_acknowledged() ->
 
 
 def test_a_stream_gets_the_segments_that_are_assigned() -> None:
-    server = StreamServer(1)
+    server = ConsumerServer(1)
 
     async def script(peer: Peer) -> None:
         async with trio.open_nursery() as nursery:
