@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -100,6 +100,7 @@ class OpenLog:
         self.producers = Producers(opened.state.topic_epoch, self._close_producer)
         self.subscriptions: dict[str, LogSubscription] = {}
         self._readers: set[LogSubscription] = set()  # not durable, gone with their consumer
+        self._sealed_out: list[Sent] = []  # to be told that the log is sealed
         self._tail = Tail(opened.state.next, around.tails, around.limits.tail_bytes)
         self._appender = Appender(
             around.logs,
@@ -164,12 +165,15 @@ class OpenLog:
         self, producer: Producer, sequence: int, highest: int, messages: int, body: bytes, chunk: Chunk | None = None
     ) -> None:
         """Take a message of a producer that has joined; what becomes of it is told to its connection."""
-        if producer.broken or not self.is_open:
-            # It has been told to come back, and sends again then whatever it has sent since. To a sealed log nobody
-            # comes back.
-            if self.sealed and self.is_open:
-                self._turn_away(producer, sequence, Terminated.server_error, _SEALED)
+        if not self.is_open:
+            return  # it has been told to come back, and sends again then whatever it has sent since
+        if self._appender.ended:
+            # Sealed: nobody comes back to it, so everything is answered.
+            producer.pending += 1
+            self._found_sealed([Sent(producer, sequence, highest, messages, b"", False)])
             return
+        if producer.broken:
+            return  # as above
         last = max(sequence, highest)
         if self._is_over_quota:
             self._turn_away(producer, sequence, QuotaExceeded.server_error, _OVER_QUOTA)
@@ -329,10 +333,17 @@ class OpenLog:
             return await self._around.logs.read(self.claim, indexes[0], min(len(indexes), _READ_ENTRIES))
         return await self._around.logs.read_some(self.claim, indexes[:_READ_ENTRIES])
 
-    async def keep(self, retention_ms: int) -> None:
-        """Remove what nobody needs and what is older than that; negative: keep all but what is over the quota."""
+    async def keep(self, retention_ms: int, expected: Collection[str] = ()) -> None:
+        """Remove what nobody needs and what is older than that; negative: keep all but what is over the quota.
+
+        A subscription that is expected and was never here has everything before it: its consumers come when they have
+        done with the segments before this one.
+        """
         quota = self._around.limits.quota
-        needed = needed_from((s.cursor.mark for s in self.subscriptions.values()), self.next)
+        marks = [s.cursor.mark for s in self.subscriptions.values()]
+        if any(name not in self.subscriptions for name in expected):
+            marks.append(self.first - 1)
+        needed = needed_from(marks, self.next)
         if needed <= self.first and not quota.is_exceeded(self.size):
             return
         young = self.first
@@ -423,10 +434,13 @@ class OpenLog:
 
     def _found_sealed(self, refused: Sequence[Sent]) -> None:
         self.note_sealed()
-        self._around.nursery.start_soon(self._tell_sealed, refused)
+        if not self._sealed_out:
+            self._around.nursery.start_soon(self._tell_sealed)
+        self._sealed_out += refused
 
-    async def _tell_sealed(self, refused: Sequence[Sent]) -> None:
+    async def _tell_sealed(self) -> None:
         error = await self.terminated()
+        refused, self._sealed_out = self._sealed_out, []
         for sent in refused:
             self._refuse(sent, error.server_error, str(error))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -69,7 +70,8 @@ class Cluster:
 
     async def start(self) -> None:
         self.nodes = [self._spawn(index) for index in range(len(self.proxies))]
-        await eventually(lambda: all(node.is_ready for node in self.nodes), within=START_LIMIT)
+        for node in self.nodes:
+            await eventually(partial(getattr, node, "is_ready"), within=START_LIMIT)
 
     async def start_again(self, index: int) -> None:
         """Another process in the place of one that has ended."""
