@@ -11,10 +11,10 @@ from unittest import TestCase
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from segments.entries import StoredEntry
 
 from segments.cursors import Cursor
 from segments.dispatch import Delivery, Dispatcher, KeySharing, Kind
-from segments.entries import StoredEntry
 from tests.segments.dispatch.staged import StagedLog, StagedReceiver
 
 MAX_UNACKED = 12
