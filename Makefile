@@ -21,7 +21,7 @@ test: $(VENV)/.dev  ## all tests but those of the next target and the soak ones
 	[ $$second -ne 5 ] || exit $$first; exit $$second
 
 # One process: each of them takes all cores.
-integration: $(VENV)/.dev  ## tests with whole programs of others: Spark with its executors, packed environments
+integration: $(VENV)/.dev  ## tests with whole programs of others: Spark with its executors, packed environments, foreign clients
 	$(BIN)/pytest -m "integration and not soak" $(ARGS)
 
 check: lint  ## what every commit passes: format, lint, types, imports, fast tests

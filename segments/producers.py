@@ -85,11 +85,15 @@ class Sequences:
         return True
 
     def stored(self, name: str, sequence: int, index: int, chunk: int = WHOLE, *, is_last: bool = True) -> None:
+        places = self._places.get(name)
+        if places is None:
+            places = self._places[name] = OrderedDict()
+            if (before := self.marks.get(name)) is not None:
+                places[before.sequence, WHOLE] = before.index
         if is_last:
             self.marks[name] = ProducerMark(sequence, index)
             if self._accepted.get(name) == (sequence, chunk):
                 self._accepted[name] = sequence, WHOLE
-        places = self._places.setdefault(name, OrderedDict())
         places[sequence, chunk] = index
         if len(places) > _REMEMBERED:
             places.popitem(last=False)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from segments.entries import StoredEntry
 
+from metadata.log_entries import StoredEntry
 from segments.cursors import Cursor
 from segments.dispatch import Delivery, Dispatcher, KeySharing, Kind
 from tests.segments.dispatch.staged import StagedLog, StagedReceiver

@@ -1,0 +1,243 @@
+"""What happened to messages in a run, as values, and the proof that it is what may happen.
+
+The history is one list in the order in which one process saw it: what a consumer was given because of something that
+stands in the list comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+# Where several consumers share messages, one of them may have been sent a message again just before another's
+# acknowledgement of it was confirmed. So long it may take until it is seen.
+ON_THE_WAY: Final = 1.0
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True):
+    """What a message says: who sent it under which key, as how many-eth of all that it sent."""
+
+    producer: str
+    key: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.producer}/{self.key}/{self.number}"
+
+    def encode(self) -> bytes:
+        return str(self).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> Message:
+        producer, key, number = value.decode().split("/")
+        return cls(producer, key, int(number))
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a message stands: its id on the wire."""
+
+    ledger: int
+    index: int
+    batch_index: int = -1
+
+    def __str__(self) -> str:
+        return f"{self.ledger}:{self.index}" + (f":{self.batch_index}" if self.batch_index >= 0 else "")
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="event"):
+    at: float  # seconds since the beginning
+
+
+class Sent(Event, frozen=True, tag="sent"):
+    """A producer accepted a message."""
+
+    message: Message
+
+
+class Receipt(Event, frozen=True, tag="receipt"):
+    """The server said that a message is stored: at a place, or somewhere where it has been for long."""
+
+    message: Message
+    place: Place | None
+
+
+class Failed(Event, frozen=True, tag="failed"):
+    """A producer gave a message up: it is stored or not."""
+
+    message: Message
+    reason: str
+
+
+class Delivered(Event, frozen=True, tag="delivered"):
+    subscription: str
+    consumer: str
+    message: Message
+    place: Place
+
+
+class AckSent(Event, frozen=True, tag="ack"):
+    subscription: str
+    consumer: str
+    place: Place
+
+
+class AckConfirmed(Event, frozen=True, tag="confirmed"):
+    subscription: str
+    consumer: str
+    place: Place
+
+
+class Fault(Event, frozen=True, tag="fault"):
+    """Something was done to the servers, the store or the topic."""
+
+    what: str
+
+
+AnyEvent = Sent | Receipt | Failed | Delivered | AckSent | AckConfirmed | Fault
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    name: str
+    ordered: bool  # one consumer at a time has a segment, and no segment before all before it
+
+
+class History(msgspec.Struct, frozen=True):
+    subscriptions: tuple[Subscription, ...]
+    events: tuple[AnyEvent, ...]
+
+    def save(self, path: Path) -> None:
+        """For people who look for the reason: a line for each event."""
+        lines = [msgspec.json.encode(self.subscriptions), *(msgspec.json.encode(event) for event in self.events)]
+        path.write_bytes(b"\n".join(lines) + b"\n")
+
+    @classmethod
+    def load(cls, path: Path) -> History:
+        first, *rest = path.read_bytes().splitlines()
+        return cls(
+            msgspec.json.decode(first, type=tuple[Subscription, ...]),
+            tuple(msgspec.json.decode(line, type=AnyEvent) for line in rest),
+        )
+
+
+def violations(history: History) -> list[str]:
+    """What must not have happened, each in a sentence; none if all is well.
+
+    The history has to be complete: taken when nothing more was to come.
+    """
+    return [
+        *_forged(history),
+        *_shared_places(history),
+        *_doubled(history),
+        *(text for subscription in history.subscriptions for text in _lost(history, subscription)),
+        *(text for subscription in history.subscriptions for text in _come_back(history, subscription)),
+        *(
+            text
+            for subscription in history.subscriptions
+            if subscription.ordered
+            for text in _out_of_order(history, subscription)
+        ),
+    ]
+
+
+def receipts(history: History) -> dict[Message, Receipt]:
+    """The acknowledged messages, in the order in which they were acknowledged."""
+    return {event.message: event for event in history.events if isinstance(event, Receipt)}
+
+
+def deliveries(history: History, subscription: str) -> Iterator[Delivered]:
+    for event in history.events:
+        if isinstance(event, Delivered) and event.subscription == subscription:
+            yield event
+
+
+def _forged(history: History) -> Iterator[str]:
+    """Messages that came before, or without, having been sent; receipts for what was not sent."""
+    sent: set[Message] = set()
+    for event in history.events:
+        match event:
+            case Sent():
+                sent.add(event.message)
+            case Receipt() if event.message not in sent:
+                yield f"{event.message} has a receipt and was never sent"
+            case Delivered() if event.message not in sent:
+                yield f"{event.message} was delivered to {event.subscription} and was never sent"
+
+
+def _shared_places(history: History) -> Iterator[str]:
+    """One id stands for one message, for good."""
+    holders: dict[Place, Message] = {}
+    for event in history.events:
+        if isinstance(event, Receipt | Delivered) and event.place is not None:
+            holder = holders.setdefault(event.place, event.message)
+            if holder != event.message:
+                yield f"{event.place} is the place of {holder} and of {event.message}"
+
+
+def _doubled(history: History) -> Iterator[str]:
+    """Within one log the server tells a message that is sent again from a new one.
+
+    A message whose segment was sealed before its receipt came may stand in the next one as well: only its producer
+    could know.
+    """
+    places: dict[tuple[Message, int], Place] = {}
+    for event in history.events:
+        if isinstance(event, Receipt | Delivered) and event.place is not None:
+            first = places.setdefault((event.message, event.place.ledger), event.place)
+            if first != event.place:
+                yield f"{event.message} stands in one log twice, at {first} and at {event.place}"
+
+
+def _lost(history: History, subscription: Subscription) -> Iterator[str]:
+    """Every acknowledged message comes to every subscription, from the place that its receipt names."""
+    came: dict[Message, set[Place]] = {}
+    for event in deliveries(history, subscription.name):
+        came.setdefault(event.message, set()).add(event.place)
+    for message, receipt in receipts(history).items():
+        if message not in came:
+            yield f"{message} was stored at {receipt.place} and never came to {subscription.name}"
+        elif receipt.place is not None and receipt.place not in came[message]:
+            others = ", ".join(sorted(map(str, came[message])))
+            yield f"{message} was stored at {receipt.place}, and came to {subscription.name} from {others} only"
+
+
+def _come_back(history: History, subscription: Subscription) -> Iterator[str]:
+    """What was acknowledged, and confirmed to be, does not come again."""
+    confirmed: dict[Place, AckConfirmed] = {}
+    slack = 0.0 if subscription.ordered else ON_THE_WAY
+    for event in history.events:
+        match event:
+            case AckConfirmed() if event.subscription == subscription.name:
+                confirmed.setdefault(event.place, event)
+            case Delivered() if event.subscription == subscription.name and event.place in confirmed:
+                before = confirmed[event.place]
+                if event.at > before.at + slack or slack == 0:
+                    yield (
+                        f"{event.message} at {event.place} came back to {event.consumer} of {subscription.name}, "
+                        f"{event.at - before.at:.3f} s after its acknowledgement by {before.consumer} was confirmed"
+                    )
+
+
+def _out_of_order(history: History, subscription: Subscription) -> Iterator[str]:
+    """The messages that a producer sent under one key come for the first time in the order of sending.
+
+    Of those that have a receipt: a message that was given up may have been stored much later, or never.
+    """
+    acknowledged = receipts(history)
+    seen: set[Message] = set()
+    newest: dict[tuple[str, str], Delivered] = {}
+    for event in deliveries(history, subscription.name):
+        message = event.message
+        if message in seen or message not in acknowledged:
+            continue
+        seen.add(message)
+        before = newest.get((message.producer, message.key))
+        if before is not None and before.message.number > message.number:
+            yield (
+                f"{message} at {event.place} came to {event.consumer} of {subscription.name} after {before.message} "
+                f"at {before.place}, which {before.consumer} got {event.at - before.at:.3f} s earlier"
+            )
+        else:
+            newest[message.producer, message.key] = event

@@ -1,0 +1,140 @@
+"""One run: two nodes on one store, four producers, stream and queue consumers, faults for a while, then peace.
+
+What a seed decides is what is done and in which order; when exactly it meets the servers is up to the machine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+import trio
+
+from tests.e2e.vela_process import SCALABLE
+from tests.faults.message_clients import Consumer, Producer, Recorder, queue_consumer, stream_consumer
+from tests.faults.message_faults import Cluster, Faults
+from tests.faults.message_history import History, Subscription
+from tests.support.processes import ValkeyProcess
+from tests.support.proxy import FaultProxy
+from tests.support.waiting import Never, eventually
+
+NODES: Final = 2
+STREAM: Final = Subscription("stream", ordered=True)
+QUEUE: Final = Subscription("queue", ordered=False)
+# What everything that happened last may take until it is made good, on a busy machine: leases, graces, hand-overs.
+SETTLE_LIMIT: Final = 60.0
+# For how long messages are sent after everything: enough that each key has some.
+LAST_MESSAGES: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seed: int
+    seconds: float = 15.0  # of faults
+    producers: int = 4
+    rate: float = 20.0  # messages per second of each producer, on average
+    keys: int = 12
+    stream_consumers: int = 3
+    queue_consumers: int = 2
+
+
+async def run(plan: Plan, directory: Path) -> History:
+    """The history of a run, complete unless messages were lost."""
+    chance = random.Random(plan.seed)
+    recorder = Recorder([STREAM, QUEUE])
+    async with AsyncExitStack() as stack:
+        # Killed, it loses nothing that it answered.
+        store = stack.enter_context(ValkeyProcess(appendfsync="always").start())
+        proxies = [await stack.enter_async_context(FaultProxy.open(*store.address)) for _ in range(NODES)]
+        http = await stack.enter_async_context(httpx.AsyncClient(timeout=10, trust_env=False, follow_redirects=True))
+        cluster = Cluster(store, proxies, directory)
+        stack.callback(cluster.close)
+        await cluster.start()
+        world = _World(plan, cluster, recorder, chance, http)
+        await world.run()
+        for node in (*cluster.nodes, *cluster.ended):
+            assert "Traceback" not in node.err, node.err
+    return recorder.history()
+
+
+class _World:
+    def __init__(
+        self, plan: Plan, cluster: Cluster, recorder: Recorder, chance: random.Random, http: httpx.AsyncClient
+    ) -> None:
+        self._plan = plan
+        self._cluster = cluster
+        self._recorder = recorder
+        self._chance = chance
+        self._http = http
+        self._topic = f"messages-{plan.seed}"
+        self._keys = [f"k{number}" for number in range(plan.keys)]
+
+    @property
+    def _name(self) -> str:
+        return f"topic://public/default/{self._topic}"
+
+    async def run(self) -> None:
+        address = f"{self._cluster.nodes[0].http_url}{SCALABLE}/{self._topic}"
+        created = await self._http.put(f"{address}?numInitialSegments=2")
+        assert created.status_code == 204, created.text
+        consumers = self._consumers()
+        faults = Faults(self._cluster, self._topic, consumers, self._recorder, self._seeded(), self._http)
+        async with trio.open_nursery() as nursery:
+            for consumer in consumers:
+                await nursery.start(consumer.run, self._cluster.urls, self._seeded())
+            async with self._producing("p"):
+                await faults.run(self._plan.seconds)
+            if await self._is_consumed():
+                await self._begin_anew()
+            for consumer in consumers:
+                consumer.stop()
+
+    def _consumers(self) -> list[Consumer]:
+        plan = self._plan
+        return [
+            *(stream_consumer(self._recorder, self._name, STREAM, f"s{n}") for n in range(plan.stream_consumers)),
+            *(queue_consumer(self._recorder, self._name, QUEUE, f"q{n}") for n in range(plan.queue_consumers)),
+        ]
+
+    @asynccontextmanager
+    async def _producing(self, name: str) -> AsyncIterator[None]:
+        """Producers while the body runs; returns when they know what became of their messages."""
+        plan = self._plan
+        producers = [
+            Producer(self._recorder, f"{name}{number}", self._keys, plan.rate, self._seeded())
+            for number in range(plan.producers)
+        ]
+        async with trio.open_nursery() as nursery:
+            for producer in producers:
+                await nursery.start(producer.run, self._cluster.urls, self._name)
+            yield
+            for producer in producers:
+                producer.stop()
+
+    async def _is_consumed(self) -> bool:
+        """Wait until every message has come and every acknowledgement is confirmed; False if that takes too long."""
+        try:
+            await eventually(lambda: not self._recorder.missing(), within=SETTLE_LIMIT)
+        except Never:
+            self._recorder.fault(f"after {SETTLE_LIMIT:g} s {self._recorder.missing()}")
+            return False
+        return True
+
+    async def _begin_anew(self) -> None:
+        """Let all nodes forget what is not stored: whatever comes back then comes before what is sent after it."""
+        for index, node in enumerate(self._cluster.nodes):
+            await trio.to_thread.run_sync(node.kill)
+            await self._cluster.start_again(index)
+        self._recorder.fault("all nodes were killed and are back")
+        async with self._producing("last"):
+            await trio.sleep(LAST_MESSAGES)
+        await self._is_consumed()
+
+    def _seeded(self) -> random.Random:
+        """A chance of its own for everything that runs by itself, or it would depend on who comes first."""
+        return random.Random(self._chance.random())

@@ -1,0 +1,302 @@
+"""The checker finds every kind of fault that was planted into a history without one, and nothing in the latter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.faults.message_history import (
+    ON_THE_WAY,
+    AckConfirmed,
+    AckSent,
+    AnyEvent,
+    Delivered,
+    Failed,
+    Fault,
+    History,
+    Message,
+    Place,
+    Receipt,
+    Sent,
+    Subscription,
+    violations,
+)
+
+STREAM: Final = Subscription("stream", ordered=True)
+QUEUE: Final = Subscription("queue", ordered=False)
+FIRST, SECOND, OTHER = Message("p0", "k0", 0), Message("p0", "k0", 1), Message("p0", "k1", 2)
+
+
+class Stored(NamedTuple):
+    message: Message
+    place: Place
+
+
+ONE, TWO, THREE = Stored(FIRST, Place(7, 0)), Stored(SECOND, Place(7, 1)), Stored(OTHER, Place(8, 0))
+
+
+def history(*events: AnyEvent, subscriptions: Sequence[Subscription] = (STREAM,)) -> History:
+    """These events, a hundredth of a second apart."""
+    timed = (msgspec.structs.replace(event, at=number / 100) for number, event in enumerate(events))
+    return History(tuple(subscriptions), tuple(timed))
+
+
+def sent(*stored: Stored) -> list[AnyEvent]:
+    return [event for it in stored for event in (Sent(0, it.message), Receipt(0, it.message, it.place))]
+
+
+def given_to(stored: Stored, subscription: Subscription = STREAM, consumer: str = "c0") -> Delivered:
+    return Delivered(0, subscription.name, consumer, stored.message, stored.place)
+
+
+def acked(stored: Stored, subscription: Subscription = STREAM, consumer: str = "c0") -> list[AnyEvent]:
+    return [
+        AckSent(0, subscription.name, consumer, stored.place),
+        AckConfirmed(0, subscription.name, consumer, stored.place),
+    ]
+
+
+def only(found: Sequence[str]) -> str:
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_messages_that_come_once_and_in_order_are_well() -> None:
+    assert not violations(
+        history(
+            *sent(ONE, TWO, THREE),
+            *(it for stored in (THREE, ONE, TWO) for it in (given_to(stored), *acked(stored))),
+        )
+    )
+
+
+def test_message_that_never_came_is_lost() -> None:
+    found = only(violations(history(*sent(ONE, TWO), given_to(ONE))))
+    assert found == "p0/k0/1 was stored at 7:1 and never came to stream"
+
+
+def test_message_that_came_to_one_subscription_is_lost_to_the_other() -> None:
+    found = only(violations(history(*sent(ONE), given_to(ONE, QUEUE), subscriptions=(STREAM, QUEUE))))
+    assert "never came to stream" in found
+
+
+def test_message_that_was_not_acknowledged_may_be_missing() -> None:
+    assert not violations(history(*sent(ONE), Sent(0, SECOND), Failed(0, SECOND, "timed out"), given_to(ONE)))
+
+
+def test_receipt_must_name_the_place_that_the_message_comes_from() -> None:
+    found = only(violations(history(*sent(ONE), given_to(Stored(FIRST, Place(9, 3))))))
+    assert found == "p0/k0/0 was stored at 7:0, and came to stream from 9:3 only"
+
+
+def test_receipt_without_a_place_wants_a_delivery_from_anywhere() -> None:
+    events = (Sent(0, FIRST), Receipt(0, FIRST, None))
+    assert not violations(history(*events, given_to(ONE)))
+    assert "never came" in only(violations(history(*events)))
+
+
+def test_first_deliveries_that_go_back_are_out_of_order() -> None:
+    found = only(violations(history(*sent(ONE, TWO), given_to(TWO), given_to(ONE))))
+    assert found.startswith("p0/k0/0 at 7:0 came to c0 of stream after p0/k0/1 at 7:1")
+
+
+def test_order_spans_the_consumers_of_a_subscription() -> None:
+    found = violations(history(*sent(ONE, TWO), given_to(TWO, consumer="c1"), given_to(ONE, consumer="c2")))
+    assert "which c1 got" in only(found)
+
+
+def test_order_spans_segments() -> None:
+    late = Stored(SECOND, Place(8, 0))
+    assert not violations(history(*sent(ONE, late), given_to(ONE), given_to(late)))
+    assert len(violations(history(*sent(ONE, late), given_to(late), given_to(ONE)))) == 1
+
+
+@pytest.mark.parametrize("other", [Message("p0", "k1", 1), Message("p1", "k0", 1)])
+def test_other_keys_and_other_producers_may_overtake(other: Message) -> None:
+    stored = Stored(other, Place(7, 1))
+    assert not violations(history(*sent(ONE, stored), given_to(stored), given_to(ONE)))
+
+
+def test_repetition_of_an_earlier_message_is_not_out_of_order() -> None:
+    assert not violations(history(*sent(ONE, TWO), given_to(ONE), given_to(TWO), given_to(ONE), given_to(TWO)))
+
+
+def test_inversion_is_found_also_where_it_is_repeated_in_order() -> None:
+    assert violations(history(*sent(ONE, TWO), given_to(TWO), given_to(ONE), given_to(ONE), given_to(TWO)))
+
+
+def test_unacknowledged_message_may_come_late() -> None:
+    assert not violations(history(Sent(0, FIRST), *sent(TWO), given_to(TWO), given_to(ONE)))
+
+
+def test_shared_subscription_has_no_order() -> None:
+    events = (*sent(ONE, TWO), given_to(TWO, QUEUE), given_to(ONE, QUEUE))
+    assert not violations(history(*events, subscriptions=(QUEUE,)))
+
+
+def test_message_must_not_come_back_once_its_acknowledgement_was_confirmed() -> None:
+    found = only(violations(history(*sent(ONE), given_to(ONE), *acked(ONE), given_to(ONE, consumer="c1"))))
+    assert found.startswith("p0/k0/0 at 7:0 came back to c1 of stream, 0.010 s after its acknowledgement by c0")
+
+
+def test_message_may_come_back_before_its_acknowledgement_is_confirmed() -> None:
+    told, confirmed = acked(ONE)
+    assert not violations(history(*sent(ONE), given_to(ONE), told, given_to(ONE), confirmed))
+
+
+def test_acknowledgements_of_one_subscription_are_nothing_to_another() -> None:
+    events = (*sent(ONE), given_to(ONE), *acked(ONE), given_to(ONE, QUEUE))
+    assert not violations(history(*events, subscriptions=(STREAM, QUEUE)))
+
+
+def test_shared_message_may_have_been_on_its_way_when_another_consumer_acknowledged_it() -> None:
+    events = [*sent(ONE), given_to(ONE, QUEUE), *acked(ONE, QUEUE)]
+    soon = history(*events, given_to(ONE, QUEUE, "c1"), subscriptions=(QUEUE,))
+    assert not violations(soon)
+    last = msgspec.structs.replace(soon.events[-1], at=soon.events[-2].at + ON_THE_WAY + 0.001)
+    assert "came back" in only(violations(History(soon.subscriptions, (*soon.events[:-1], last))))
+
+
+def test_two_messages_with_one_receipt() -> None:
+    twin = Stored(OTHER, ONE.place)
+    found = violations(history(*sent(ONE, twin), given_to(ONE)))
+    assert "7:0 is the place of p0/k0/0 and of p0/k1/2" in found
+
+
+def test_id_that_is_delivered_as_another_message() -> None:
+    found = violations(history(*sent(ONE, THREE), given_to(ONE), given_to(THREE), given_to(Stored(OTHER, ONE.place))))
+    assert "7:0 is the place of p0/k0/0 and of p0/k1/2" in found
+
+
+def test_receipt_of_a_message_that_is_nowhere() -> None:
+    found = violations(history(*sent(ONE), subscriptions=(STREAM, QUEUE)))
+    assert found == [f"p0/k0/0 was stored at 7:0 and never came to {name}" for name in ("stream", "queue")]
+
+
+def test_message_that_stands_in_one_log_twice() -> None:
+    again = Stored(FIRST, Place(7, 5))
+    found = only(violations(history(*sent(ONE), given_to(ONE), given_to(again))))
+    assert found == "p0/k0/0 stands in one log twice, at 7:0 and at 7:5"
+
+
+def test_message_that_was_sent_on_to_the_next_segment_may_stand_in_both() -> None:
+    again = Stored(FIRST, Place(8, 5))
+    assert not violations(history(*sent(again), given_to(ONE), given_to(again)))
+
+
+def test_message_that_nobody_sent() -> None:
+    assert "was never sent" in only(violations(history(given_to(ONE))))
+    assert "has a receipt and was never sent" in violations(history(Receipt(0, FIRST, ONE.place), given_to(ONE)))[0]
+
+
+def test_history_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
+    batch = Stored(OTHER, Place(8, 0, 3))
+    whole = history(
+        *sent(ONE, batch),
+        Failed(0, SECOND, "timed out"),
+        Fault(0, "node 1 is killed"),
+        given_to(ONE, QUEUE),
+        *acked(batch),
+        subscriptions=(STREAM, QUEUE),
+    )
+    whole.save(tmp_path / "history")
+    assert History.load(tmp_path / "history") == whole
+
+
+# Histories as they should be, made at random, and one thing done to each.
+
+
+@st.composite
+def faultless(draw: st.DrawFn) -> History:
+    """A few messages of two producers and three keys in two logs, delivered in log order, acknowledged now and then."""
+    keys = draw(st.lists(st.sampled_from(["k0", "k1", "k2"]), min_size=3, max_size=12))
+    stored = [
+        Stored(Message(draw(st.sampled_from(["p0", "p1"])), key, number), Place(1 + number // 6, number % 6))
+        for number, key in enumerate(keys)
+    ]
+    events = sent(*stored)
+    for subscription in (STREAM, QUEUE):
+        for position, it in enumerate(stored):
+            # What is not acknowledged yet may come again before the next one.
+            start = draw(st.integers(min_value=max(0, position - 2), max_value=position))
+            events += [given_to(again, subscription) for again in stored[start:position]]
+            events.append(given_to(it, subscription))
+        events += [event for it in stored for event in acked(it, subscription)]
+    return history(*events, subscriptions=(STREAM, QUEUE))
+
+
+def without(whole: History, predicate: Callable[[AnyEvent], bool]) -> History:
+    return History(whole.subscriptions, tuple(event for event in whole.events if not predicate(event)))
+
+
+def with_last(whole: History, event: AnyEvent) -> History:
+    late = msgspec.structs.replace(event, at=whole.events[-1].at + 10)
+    return History(whole.subscriptions, (*whole.events, late))
+
+
+@given(faultless())
+def test_faultless_histories_have_no_violations(whole: History) -> None:
+    assert violations(whole) == []
+
+
+@given(faultless(), st.data(), st.sampled_from([STREAM, QUEUE]))
+def test_every_lost_message_is_found(whole: History, data: st.DataObject, subscription: Subscription) -> None:
+    victim = data.draw(st.sampled_from([event.message for event in whole.events if isinstance(event, Sent)]))
+    thinned = without(
+        whole,
+        lambda event: (
+            isinstance(event, Delivered) and event.message == victim and event.subscription == subscription.name
+        ),
+    )
+    assert any(f"{victim} was stored" in text and subscription.name in text for text in violations(thinned))
+
+
+@given(faultless(), st.data(), st.sampled_from([STREAM, QUEUE]))
+def test_every_message_that_comes_back_is_found(
+    whole: History, data: st.DataObject, subscription: Subscription
+) -> None:
+    again = data.draw(
+        st.sampled_from([e for e in whole.events if isinstance(e, Delivered) and e.subscription == subscription.name])
+    )
+    assert f"{again.message} at {again.place} came back" in only(violations(with_last(whole, again)))
+
+
+@given(faultless(), st.data())
+def test_every_first_delivery_that_is_late_is_found(whole: History, data: st.DataObject) -> None:
+    """All deliveries of one message are put behind one of a later message of its key."""
+    messages = [event.message for event in whole.events if isinstance(event, Sent)]
+    pairs = [
+        (early, late)
+        for early in messages
+        for late in messages
+        if (early.producer, early.key) == (late.producer, late.key) and early.number < late.number
+    ]
+    if not pairs:
+        return
+    early, late = data.draw(st.sampled_from(pairs))
+
+    def concerns(event: AnyEvent, message: Message) -> bool:
+        return isinstance(event, Delivered) and event.message == message and event.subscription == STREAM.name
+
+    [moved, *_] = [event for event in whole.events if concerns(event, early)]
+    rest = without(whole, lambda event: concerns(event, early))
+    after = next(number for number, event in enumerate(rest.events) if concerns(event, late)) + 1
+    moved = msgspec.structs.replace(moved, at=rest.events[after - 1].at)
+    planted = History(whole.subscriptions, (*rest.events[:after], moved, *rest.events[after:]))
+    assert any(text.startswith(f"{early} at") and f"after {late}" in text for text in violations(planted))
+
+
+@given(faultless(), st.data())
+def test_every_id_that_two_messages_share_is_found(whole: History, data: st.DataObject) -> None:
+    deliveries = [event for event in whole.events if isinstance(event, Delivered)]
+    one, other = data.draw(st.sampled_from(deliveries)), data.draw(st.sampled_from(deliveries))
+    if one.message == other.message:
+        return
+    planted = with_last(whole, msgspec.structs.replace(one, place=other.place))
+    assert any(text.startswith(f"{other.place} is the place of") for text in violations(planted))
