@@ -10,6 +10,9 @@ SOURCES := protocol layout metadata controller sessions segments gateway spark b
 
 .PHONY: serve test integration check lint format proto docs bench soak pack spark clean
 
+# Tests start hundreds of processes, each of which would compile all of Vela again where this is set.
+test check integration soak: export PYTHONDONTWRITEBYTECODE :=
+
 serve: $(VENV)/.runtime  ## run the server on an embedded Valkey, data in ./vela-data
 	@exec $(BIN)/vela serve $(ARGS)
 
@@ -21,7 +24,7 @@ test: $(VENV)/.dev  ## all tests but those of the next target and the soak ones
 	[ $$second -ne 5 ] || exit $$first; exit $$second
 
 # One process: each of them takes all cores.
-integration: $(VENV)/.dev  ## tests with whole programs of others: Spark with its executors, packed environments
+integration: $(VENV)/.dev  ## tests with whole programs of others: Spark with its executors, packed environments, foreign clients
 	$(BIN)/pytest -m "integration and not soak" $(ARGS)
 
 check: lint  ## what every commit passes: format, lint, types, imports, fast tests

@@ -24,7 +24,7 @@ from metadata.errors import (
     VersionConflict,
 )
 from metadata.store import TopicStore
-from protocol.names import TopicName
+from protocol.names import NamespaceName, TopicName
 
 # Partitions that are worked on together; each is a script in a bucket of its own.
 _TOGETHER: Final = 16
@@ -148,6 +148,25 @@ class ClassicTransitions:
             return
         raise VersionConflict(f"{topic} was changed by others {ATTEMPTS} times meanwhile: try again.")
 
+    async def clear(self, namespace: NamespaceName) -> None:
+        """Delete all classic topics of a namespace, whatever state they are in.
+
+        Only for one in which no topic is created any more, and whose scalable topics are gone.
+        """
+        for listed in (await self.topics.list_logs(namespace), await self.topics.list_partitioned(namespace)):
+            await _all(self._discard, [TopicName.classic(namespace.tenant, namespace.namespace, it) for it in listed])
+
+    async def _discard(self, topic: TopicName) -> None:
+        found = await self.topics.get(topic)
+        try:
+            match found:
+                case ClassicLog():
+                    await self.topics.delete_log(topic, migrated=found.migrated)
+                case PartitionedTopic():
+                    await self.topics.delete_partitioned(topic, migrated=found.migrated)
+        except TopicMissing:
+            pass  # somebody else was faster
+
     async def check_unused(self, logs: Sequence[TopicName]) -> None:
         count = sum([await self._attached(log) for log in logs])
         if count:
@@ -165,14 +184,20 @@ class ClassicTransitions:
         await _all(self._provide_partition, logs)
 
     async def _provide_partition(self, topic: TopicName) -> None:
-        parent = _topic_of_partition(await self.topics.get(topic.base), topic).version.incarnation
-        try:
-            incarnation = await self.topics.create_log(topic, {}, parent)
-        except TopicExists:
-            return
+        incarnation = _topic_of_partition(await self.topics.get(topic.base), topic).version.incarnation
+        while True:
+            try:
+                await self.topics.create_log(topic, {}, incarnation)
+                break
+            except TopicExists:
+                found = await self.topics.get(topic)
+                if found is not None and found.version.incarnation == incarnation:
+                    return
+                # It has outlived a topic of the same name.
+                await self._delete_partition(topic, "" if found is None else found.version.incarnation)
         # The topic lies in another bucket, and may have been deleted after it was looked at.
-        found = await self.topics.get(topic.base)
-        if found is None or found.version.incarnation != parent or _is_going(found):
+        there = await self.topics.get(topic.base)
+        if there is None or there.version.incarnation != incarnation or there.is_going:
             await self._delete_partition(topic, incarnation)
             raise TopicMissing(f"Topic not found: {topic.base} was deleted meanwhile.")
 
@@ -199,10 +224,6 @@ def _topic_of_partition(found: ClassicTopic | None, topic: TopicName) -> Partiti
     if found.state is not PartitionedState.ACTIVE:
         raise TopicMissing(f"Topic not found: {topic}. {topic.base} is being deleted or migrated.")
     return found
-
-
-def _is_going(found: ClassicTopic) -> bool:
-    return isinstance(found, PartitionedTopic) and found.state is PartitionedState.DELETING
 
 
 def _changing(seen: PartitionedTopic) -> TopicChanging:

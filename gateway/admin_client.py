@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
-from protocol.names import NamespaceName, TopicName
+from protocol.names import PERSISTENT, NamespaceName, TopicName
 
 # Longer than the server is patient with its store (30 s for a request), so that its own sentence is what users see.
 _TIMEOUT = 35.0
@@ -50,14 +50,25 @@ class AdminClient:
     def list_topics(self, namespace: NamespaceName, properties: Mapping[str, str]) -> list[str]:
         filters = [("property", f"{key}={value}") for key, value in properties.items()]
         path = f"/admin/v2/scalable/{_part(namespace.tenant)}/{_part(namespace.namespace)}"
-        answer = self._call("GET", path, params=filters)
-        try:
-            names = json.loads(answer)
-        except ValueError:
-            names = None
-        if not isinstance(names, list):
-            raise AdminError(f"{self.url} answered with something that is no list of topics: is it a Vela?")
-        return [str(name) for name in names]
+        return self._names(self._call("GET", path, params=filters))
+
+    def list_classic(self, namespace: NamespaceName) -> list[str]:
+        """The classic topics of a namespace, partitions instead of those that have them."""
+        path = f"/admin/v2/persistent/{_part(namespace.tenant)}/{_part(namespace.namespace)}"
+        return self._names(self._call("GET", path))
+
+    def create_classic(self, topic: TopicName, properties: Mapping[str, str]) -> None:
+        self._call("PUT", _topic(topic), body=properties)
+
+    def create_partitioned(self, topic: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
+        body = {"partitions": partitions, "properties": dict(properties)}
+        self._call("PUT", f"{_topic(topic)}/partitions", body=body)
+
+    def set_partitions(self, topic: TopicName, partitions: int) -> None:
+        self._call("POST", f"{_topic(topic)}/partitions", body=partitions)
+
+    def delete_partitioned(self, topic: TopicName, *, force: bool = False) -> None:
+        self._call("DELETE", f"{_topic(topic)}/partitions", params=_forced(force))
 
     def create_topic(self, topic: TopicName, segments: int, properties: Mapping[str, str]) -> None:
         self._call("PUT", _topic(topic), params=[("numInitialSegments", str(segments))], body=properties)
@@ -162,11 +173,14 @@ class AdminClient:
         path: str,
         *,
         params: Sequence[tuple[str, str]] = (),
-        body: Mapping[str, object] | None = None,
+        body: Mapping[str, object] | int | None = None,
     ) -> bytes:
         try:
             response = self._client.request(
-                method, f"{self.url}{path}", params=list(params) or None, json=None if body is None else dict(body)
+                method,
+                f"{self.url}{path}",
+                params=list(params) or None,
+                json=dict(body) if isinstance(body, Mapping) else body,
             )
         except httpx.ConnectError as error:
             asked = _server(error.request.url)
@@ -194,12 +208,23 @@ class AdminClient:
             return response.content
         raise AdminError(_reason(response) or self._strange(response), response.status_code)
 
+    def _names(self, answer: bytes) -> list[str]:
+        try:
+            names = json.loads(answer)
+        except ValueError:
+            names = None
+        if not isinstance(names, list):
+            raise AdminError(f"{self.url} answered with something that is no list of topics: is it a Vela?")
+        return [str(name) for name in names]
+
     def _strange(self, response: httpx.Response) -> str:
         return f"{self.url} answered {response.status_code} without a reason: is it the admin URL of a Vela server?"
 
 
 def _topic(topic: TopicName) -> str:
-    return f"/admin/v2/scalable/{_parts(topic)}"
+    """Where a topic is, of either kind."""
+    kind = "persistent" if topic.domain == PERSISTENT else "scalable"
+    return f"/admin/v2/{kind}/{_parts(topic)}"
 
 
 def _schemas(topic: TopicName, what: str) -> str:

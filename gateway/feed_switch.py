@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from metadata.feed import FeedListener
 from sessions.readback import ReadBack
@@ -14,9 +14,14 @@ class FeedSwitch:
     def __init__(self, readback: ReadBack) -> None:
         self._readback = readback
         self._others: list[FeedListener] = []
+        self._of_classic: list[Callable[[int, str], None]] = []
 
     def add(self, listener: FeedListener) -> None:
         self._others.append(listener)
+
+    def add_of_classic(self, hear: Callable[[int, str], None]) -> None:
+        """Somebody who learns the rest from the read-back."""
+        self._of_classic.append(hear)
 
     def changed(self, bucket: int, path: str) -> None:
         self._readback.changed(bucket, path)
@@ -32,6 +37,8 @@ class FeedSwitch:
             listener.orphaned(bucket, path)
 
     def classic(self, bucket: int, path: str) -> None:
+        for hear in self._of_classic:
+            hear(bucket, path)
         for listener in self._others:
             listener.classic(bucket, path)
 

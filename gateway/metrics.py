@@ -17,6 +17,7 @@ from gateway.recorder.recorder import Recorder
 from metadata.feed import ChangeFeed
 from metadata.lanes import Lane
 from metadata.node_sessions import NodeSession
+from sessions.classic import ClassicService
 from sessions.consumers import ConsumerHub
 from sessions.counters import Counters
 from sessions.hub import Hub
@@ -42,6 +43,7 @@ class Sources:
     consumers: ConsumerHub
     garbage: GarbageCollector
     recorder: Recorder | None
+    classic: ClassicService
     data: DataParts | None = None
 
 
@@ -62,6 +64,7 @@ class _VelaCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._sockets()
         yield from self._watches()
+        yield from self._classic()
         yield from self._controller()
         yield from self._store()
         if self._sources.data is not None:
@@ -113,6 +116,18 @@ class _VelaCollector(Collector):
         yield _counter("states_gone_back", "Reads that showed an older state than before.", hub.went_back)
         yield _counter("unreadable_records", "Records that could not be decoded.", hub.unreadable)
         yield _counter("deletions_told", "Watches told that their topic is gone.", hub.deletions)
+
+    def _classic(self) -> Iterator[Metric]:
+        classic = self._sources.classic
+        asked = classic.counters
+        yield _counter("classic_questions", "Questions about partitions and lists of classic topics.", asked.asked)
+        yield _counter("classic_refusals", "Of those, and of watches of lists, how many were refused.", asked.refused)
+        yield _counter("classic_listings", "Listings of a namespace for those questions.", asked.listings)
+        lists = classic.lists.counters
+        yield _gauge("list_watches", "Open watches of lists of classic topics.", lists.watches)
+        yield _gauge("list_patterns", "Distinct namespaces and patterns among them.", lists.patterns)
+        yield _counter("list_reads", "Reads of one bucket's index for them.", lists.listings)
+        yield _counter("lists_spared", "Watches of lists whose hash matched.", lists.hash_matches)
 
     def _controller(self) -> Iterator[Metric]:
         consumers = self._sources.consumers.counters

@@ -48,8 +48,9 @@ from metadata.registrations import RegistrationLimits, Registrations
 from metadata.store import TopicStore, open_store
 from metadata.unwrap import unwrapped
 from protocol.backoff import Backoff
-from protocol.names import NamespaceName, TopicName
+from protocol.names import PERSISTENT, NamespaceName, TopicName
 from segments.schemas import SchemaRegistry
+from sessions.classic import ClassicService
 from sessions.consumer_sessions import ConsumerSession
 from sessions.consumers import ConsumerHub
 from sessions.counters import Counters
@@ -60,6 +61,7 @@ from sessions.namespaces import NamespaceWatches
 from sessions.outbox import OutboxLimits
 from sessions.points import Watch
 from sessions.readback import ReadBack
+from sessions.topic_lists import ListSurroundings, TopicLists
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +87,7 @@ class Node:
     peers: Peers
     leaders: Leaders
     consumers: ConsumerHub
+    classic: ClassicService
     garbage: GarbageCollector
     data: DataParts
     recorder: Recorder | None
@@ -177,7 +180,9 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             http_url = settings.advertise_http or _advertised("http", http_sockets)
 
             counters = Counters()
-            limits = TopicLimits(settings.max_segments, settings.max_properties, settings.max_property_size)
+            limits = TopicLimits(
+                settings.max_segments, settings.max_properties, settings.max_property_size, settings.max_partitions
+            )
             transitions = Transitions(store, limits, auto_create=settings.auto_create)
             registrations = Registrations(store, RegistrationLimits(settings.max_subscriptions, settings.max_consumers))
             leaderships = Leaderships(store)
@@ -185,14 +190,14 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             schemas = SchemaRegistry(store)
             readback = ReadBack(
                 nursery=background,
-                read=lambda topics: store.read(feed.lane, topics),
+                read=lambda topics: classic.topics.read_either(feed.lane, topics),
                 trusted=lambda bucket: feed.trusted(bucket),
                 route=lambda bucket: store.directory.owner(keys.BUCKET_SLOTS[bucket]),
             )
             hub = Hub(
                 nursery=background,
                 readback=readback,
-                create=lambda topic: _create_if_missing(transitions, topic),
+                create=lambda topic: _create_if_missing(transitions, classic, topic),
                 owner_url=pulsar_url,
                 segment_url=lambda topic, segment, owner: segment_url(peers)(topic, segment, owner),
                 auto_create=settings.auto_create,
@@ -207,7 +212,27 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 window=settings.coalesce,
                 frame_limit=settings.max_message_size,
             )
+            topic_lists = TopicLists(
+                ListSurroundings(
+                    nursery=background,
+                    topics=classic.topics,
+                    lane=lambda: feed.lane,
+                    trusted=lambda bucket: feed.trusted(bucket),
+                    whole=lambda: feed.whole,
+                    window=settings.coalesce,
+                    frame_limit=settings.max_message_size,
+                )
+            )
+            questions = ClassicService(
+                nursery=background,
+                store=store,
+                topics=classic.topics,
+                lists=topic_lists,
+                auto_create=settings.auto_create,
+                frame_limit=settings.max_message_size,
+            )
             switch = FeedSwitch(readback)
+            switch.add_of_classic(hub.classic)
             session = NodeSession(store, lease=settings.session_lease, pulsar_url=pulsar_url, http_url=http_url)
 
             def rolled_back(buckets: Collection[int]) -> None:
@@ -264,16 +289,31 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             )
             switch.add(consumers)
             switch.add(leaders)
+            switch.add(topic_lists)
             switch.add(data.hosting)
-            listener = _listener(settings, Hubs(hub, namespaces, consumers, data.plane), pulsar_url, counters)
+            hubs = Hubs(hub, namespaces, consumers, questions, data.plane)
+            listener = _listener(settings, hubs, pulsar_url, counters)
             lanes = (*store.lanes, feed.lane)
             sources = Sources(
-                counters, hub, namespaces, readback, feed, lanes, session, leaders, consumers, garbage, recorder, data
+                counters,
+                hub,
+                namespaces,
+                readback,
+                feed,
+                lanes,
+                session,
+                leaders,
+                consumers,
+                garbage,
+                recorder,
+                questions,
+                data,
             )
             app = build_app(
                 AdminPorts(
                     store=store,
                     transitions=transitions,
+                    classic=classic,
                     registrations=registrations,
                     leaders=leaders,
                     leaderships=leaderships,
@@ -320,6 +360,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     peers,
                     leaders,
                     consumers,
+                    questions,
                     garbage,
                     data,
                     recorder,
@@ -369,9 +410,13 @@ def _listener(
     )
 
 
-async def _create_if_missing(transitions: Transitions, topic: TopicName) -> None:
+async def _create_if_missing(transitions: Transitions, classic: ClassicTransitions, topic: TopicName) -> None:
+    """Where there is a topic of either kind by then, that one will do."""
     try:
-        await transitions.create(topic, 1)
+        if topic.domain == PERSISTENT:
+            await classic.provide(topic)
+        else:
+            await transitions.create(topic, 1)
     except TopicExists:
         pass
 

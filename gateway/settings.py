@@ -287,6 +287,7 @@ class Settings:
         DATA,
         "How often a node gives a few segments to the nodes that they belong to.",
     )
+    max_partitions: int = _row(kinds.number(1, 10_000), "512", LIMITS, "Partitions of one classic topic.")
     max_filters: int = _row(kinds.number(0, 10_000), "64", LIMITS, "Property filters of one namespace watch.")
     max_subscriptions: int = _row(kinds.number(1, 1_000_000), "1000", LIMITS, "Subscriptions of one topic.")
     max_consumers: int = _row(kinds.number(1, 1_000_000), "10000", LIMITS, "Registered consumers of one subscription.")

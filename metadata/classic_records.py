@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -15,8 +15,8 @@ from metadata.records import Version
 from protocol.names import TopicName
 
 # What is read of a log here; who appends to it and how far it reaches is the data plane's.
-LOG_FIELDS: Final = ("incarnation", "state", "ctime", "properties", "parent", "migrated")
-PARTITIONED_FIELDS: Final = ("incarnation", "version", "state", "partitions", "ctime", "properties", "migrated")
+LOG_FIELDS: Final = ("incarnation", "state", "ctime", "properties", "migrated")
+PARTITIONED_FIELDS: Final = ("incarnation", "version", "state", "partitions", "ctime", "properties")
 
 _properties: Final = msgspec.json.Decoder(dict[str, str])
 
@@ -30,15 +30,14 @@ class PartitionedState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClassicLog:
-    """One log under a `persistent://` name. `parent`: the incarnation of the partitioned topic that it belongs to."""
+    """One log under a `persistent://` name. A partition has the incarnation of the topic that it belongs to."""
 
     name: TopicName
     incarnation: str
     sealed: bool  # nothing is appended any more
     ctime_ms: int
     properties: Mapping[str, str]
-    parent: str = ""
-    migrated: str = ""  # the incarnation of the scalable topic that it became a part of
+    migrated: bool = False  # it is a segment of the scalable topic with this incarnation now
 
     @property
     def version(self) -> Version:
@@ -48,6 +47,11 @@ class ClassicLog:
     def partitions(self) -> int:
         """As clients count them: none, if a topic is not partitioned."""
         return 0
+
+    @property
+    def is_going(self) -> bool:
+        """Whether it is being deleted; a single log is there or not."""
+        return False
 
     @property
     def logs(self) -> tuple[TopicName, ...]:
@@ -62,15 +66,20 @@ class PartitionedTopic:
     partitions: int
     ctime_ms: int
     properties: Mapping[str, str]
-    migrated: str = ""
+
+    @property
+    def migrated(self) -> bool:
+        """Whether a scalable topic with this incarnation has taken its place."""
+        return self.state is PartitionedState.MIGRATED
+
+    @property
+    def is_going(self) -> bool:
+        return self.state is PartitionedState.DELETING
 
     @property
     def logs(self) -> tuple[TopicName, ...]:
         """The names of its partitions, in order."""
-        return tuple(self._names())
-
-    def _names(self) -> Iterator[TopicName]:
-        return (self.name.partition_at(index) for index in range(self.partitions))
+        return tuple(self.name.partition_at(index) for index in range(self.partitions))
 
 
 ClassicTopic = ClassicLog | PartitionedTopic
@@ -78,7 +87,7 @@ ClassicTopic = ClassicLog | PartitionedTopic
 
 def log_of(name: TopicName, reply: Reply) -> ClassicLog | RecordDamaged | None:
     try:
-        incarnation, state, ctime, properties, parent, migrated = reply
+        incarnation, state, ctime, properties, migrated = reply
         if incarnation is None:
             return None
         return ClassicLog(
@@ -87,8 +96,7 @@ def log_of(name: TopicName, reply: Reply) -> ClassicLog | RecordDamaged | None:
             state != b"ACTIVE",
             int(ctime or 0),
             _properties.decode(properties or b"{}"),
-            (parent or b"").decode(),
-            (migrated or b"").decode(),
+            migrated is not None,
         )
     except (TypeError, ValueError, AttributeError, msgspec.DecodeError):
         return _damaged(name)
@@ -96,7 +104,7 @@ def log_of(name: TopicName, reply: Reply) -> ClassicLog | RecordDamaged | None:
 
 def partitioned_of(name: TopicName, reply: Reply) -> PartitionedTopic | RecordDamaged | None:
     try:
-        incarnation, version, state, partitions, ctime, properties, migrated = reply
+        incarnation, version, state, partitions, ctime, properties = reply
         if incarnation is None:
             return None
         return PartitionedTopic(
@@ -106,7 +114,6 @@ def partitioned_of(name: TopicName, reply: Reply) -> PartitionedTopic | RecordDa
             int(partitions),
             int(ctime or 0),
             _properties.decode(properties or b"{}"),
-            (migrated or b"").decode(),
         )
     except (TypeError, ValueError, AttributeError, msgspec.DecodeError):
         return _damaged(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -98,6 +98,20 @@ def partitioned_metadata(request_id: int, partitions: int = 0) -> BaseCommand:
     response.request_id = request_id
     response.partitions = partitions
     response.response = api.CommandPartitionedTopicMetadataResponse.Success
+    return reply
+
+
+def topics_of_namespace(
+    request_id: int, topics: Sequence[str], topics_hash: str, *, filtered: bool, changed: bool
+) -> BaseCommand:
+    """The topics of a namespace, or none of them where the client has them already: then they are not `changed`."""
+    reply = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    response = reply.getTopicsOfNamespaceResponse
+    response.request_id = request_id
+    response.topics.extend(topics)
+    response.topics_hash = topics_hash
+    response.filtered = filtered
+    response.changed = changed
     return reply
 
 

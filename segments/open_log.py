@@ -34,6 +34,7 @@ from segments.errors import NotHere, QuotaExceeded, Terminated, TooMany
 from segments.frames import NOWHERE, receipt
 from segments.keeping import OverQuota, Quota, needed_from, trim_below
 from segments.producers import WHOLE, Producer, Producers, Sequences
+from segments.rates import Meter
 from segments.subscription import LogSubscription
 from segments.tail import Budget, Tail
 
@@ -117,6 +118,7 @@ class OpenLog:
             lost=self.lose,
         )
         self._saving: set[trio.Event] = set()  # of those who wait for a cursor to be written
+        self.meter_in, self.meter_out = Meter(trio.current_time()), Meter(trio.current_time())
         for name, stored in opened.cursors.items():
             # Of which type its consumers are, the first of them says.
             self.subscriptions[name] = self._subscription(name, Kind.EXCLUSIVE, Cursor.decode(stored), durable=True)
@@ -332,6 +334,8 @@ class OpenLog:
         """Count what was sent to consumers."""
         self._around.counters.messages_out += messages
         self._around.counters.bytes_out += size
+        if messages:
+            self.meter_out.count(trio.current_time(), messages, size)
 
     def cached(self, indexes: Sequence[int]) -> list[StoredEntry] | None:
         return self._tail.get(indexes)
@@ -437,10 +441,13 @@ class OpenLog:
 
     def _stored(self, entries: Sequence[StoredEntry]) -> None:
         self._tail.add(entries)
-        counters = self._around.counters
+        messages = size = 0
         for entry in entries:
-            counters.messages_in += entry.messages
-            counters.bytes_in += len(entry.body)
+            messages += entry.messages
+            size += len(entry.body)
+        self._around.counters.messages_in += messages
+        self._around.counters.bytes_in += size
+        self.meter_in.count(trio.current_time(), messages, size)
         for subscription in self._all_subscriptions():
             subscription.wake()
 

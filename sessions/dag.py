@@ -14,8 +14,13 @@ _DAG_FIELD = 2
 _RESOLVED_NAME_FIELD = 5
 
 
-def encode_tail(layout: Layout, *, name: str, owner_url: Callable[[Segment], str], controller_url: str) -> bytes:
-    """The DAG and the resolved name: all segments in record order, and where each active one is served."""
+def encode_tail(
+    layout: Layout, *, name: str, owner_url: Callable[[Segment], str] | None, controller_url: str | None
+) -> bytes:
+    """The DAG and the resolved name: all segments in record order, and where each active one is served.
+
+    Without URLs for a classic topic: nobody leads it, and clients look up its logs by their names.
+    """
     dag = api.ScalableTopicDAG(epoch=layout.epoch)
     for segment in layout.segments.values():
         wire = dag.segments.add(
@@ -39,9 +44,11 @@ def encode_tail(layout: Layout, *, name: str, owner_url: Callable[[Segment], str
             wire.sealed_at_ms = segment.sealed_at_ms
         if segment.legacy_topic_name:
             wire.legacy_topic_name = segment.legacy_topic_name
-    for segment in layout.active:
-        dag.segment_brokers.add(segment_id=segment.segment_id, broker_url=owner_url(segment))
-    dag.controller_broker_url = controller_url
+    if owner_url is not None:
+        for segment in layout.active:
+            dag.segment_brokers.add(segment_id=segment.segment_id, broker_url=owner_url(segment))
+    if controller_url is not None:
+        dag.controller_broker_url = controller_url
     encoded, resolved = dag.SerializeToString(), name.encode()
     return b"".join(
         (

@@ -37,8 +37,14 @@ C = TypeVar("C")
 PING = encode(replies.ping())
 PONG = encode(replies.pong())
 
-# Only what works. Flag 5: metadata of a topic can be asked for without creating it, because we never do.
-FEATURES = replies.Features(supports_scalable_topics=True, supports_get_partitioned_metadata_without_auto_creation=True)
+# Only what works. Flag 5: metadata of a topic can be asked for without creating it, because we never do. Flag 7: a
+# watch of classic topics that is opened again is answered as a new one is, so a client can check itself by it.
+FEATURES = replies.Features(
+    supports_topic_watchers=True,
+    supports_get_partitioned_metadata_without_auto_creation=True,
+    supports_topic_watcher_reconcile=True,
+    supports_scalable_topics=True,
+)
 
 
 class Watches(Protocol[W]):
@@ -50,9 +56,12 @@ class Watches(Protocol[W]):
         registry: dict[int, W],
         session_id: int,
         topic: TopicName,
-        create_if_missing: bool,
+        create_as: str | None,
     ) -> None:
-        """Enter a watch of this `topic://` name, in place of one with the same id; answer through the outbox."""
+        """Enter a watch of this `topic://` name, in place of one with the same id; answer through the outbox.
+
+        If there is no such topic, one is created in the domain `create_as`, or none.
+        """
 
     def close(self, registry: dict[int, W], session_id: int) -> None:
         """End a watch without a word; unknown ids are fine."""
@@ -105,6 +114,27 @@ class ConsumerRegistry(Protocol[C]):
         """The connection is gone."""
 
 
+class ClassicConversation(Protocol):
+    """What one connection asks about classic topics, and the watches of them that it holds."""
+
+    @property
+    def held(self) -> int: ...
+
+    def holds(self, watcher_id: int) -> bool: ...
+
+    def receive(self, command: BaseCommand) -> None:
+        """Answer PARTITIONED_METADATA and the commands about lists of topics, at once or through the outbox."""
+
+    def end(self) -> None:
+        """The connection is gone."""
+
+
+class ClassicTopics(Protocol):
+    """The classic topics as the dialogue sees them."""
+
+    def converse(self, outbox: Outbox) -> ClassicConversation: ...
+
+
 class DataConnection(Protocol):
     """The producers and consumers of one connection."""
 
@@ -134,6 +164,7 @@ class Hubs(Generic[W, N, C]):
     topics: Watches[W]
     namespaces: NamespaceWatching[N]
     consumers: ConsumerRegistry[C]
+    classic: ClassicTopics
     data: DataPlane | None = None
 
 
@@ -192,6 +223,7 @@ class Dialogue(Generic[W, N, C]):
 
     __slots__ = (
         "_address",
+        "_classic",
         "_consumers",
         "_counters",
         "_data",
@@ -217,6 +249,7 @@ class Dialogue(Generic[W, N, C]):
         self._topics: dict[int, W] | None = None
         self._namespaces: dict[int, N] | None = None
         self._consumers: dict[int, C] | None = None
+        self._classic: ClassicConversation | None = None
         self._data: DataConnection | None = None
         self.state = State.START
         self.peer_version = 0
@@ -256,6 +289,7 @@ class Dialogue(Generic[W, N, C]):
         topics, self._topics = self._topics, None
         namespaces, self._namespaces = self._namespaces, None
         consumers, self._consumers = self._consumers, None
+        classic, self._classic = self._classic, None
         data, self._data = self._data, None
         with ExitStack() as steps:
             if data is not None:
@@ -266,6 +300,8 @@ class Dialogue(Generic[W, N, C]):
                 steps.callback(self._hubs.namespaces.drop_all, namespaces)
             if consumers is not None:
                 steps.callback(self._hubs.consumers.drop_all, consumers)
+            if classic is not None:
+                steps.callback(classic.end)
 
     def _connect(self, command: BaseCommand) -> None:
         self.peer_version = command.connect.protocol_version
@@ -294,14 +330,17 @@ class Dialogue(Generic[W, N, C]):
         else:
             self._reply(replies.lookup_connect(request.request_id, url))
 
-    def _partitioned_metadata(self, command: BaseCommand) -> None:
-        request = command.partitionMetadata
-        try:
-            TopicName.parse(request.topic)
-        except ProtocolError as error:
-            self._refuse(command, error)
-            return
-        self._reply(replies.partitioned_metadata(request.request_id))
+    def _ask_classic(self, command: BaseCommand) -> None:
+        self.opens += 1
+        if self._classic is None:
+            self._classic = self._hubs.classic.converse(self._outbox)
+        if command.type == BaseCommand.WATCH_TOPIC_LIST:
+            try:
+                self._check_room(self._classic.holds(command.watchTopicList.watcher_id))
+            except ProtocolError as error:
+                self._refuse(command, error)
+                return
+        self._classic.receive(command)
 
     def _open_watch(self, command: BaseCommand) -> None:
         self.opens += 1
@@ -322,8 +361,8 @@ class Dialogue(Generic[W, N, C]):
             registry,
             request.session_id,
             topic.canonical,
-            # Other names only ever lead to a topic that is there.
-            request.create_if_missing and topic.domain == TOPIC,
+            # The name of a segment only ever leads to a topic that is there.
+            topic.domain if request.create_if_missing and topic.domain in (TOPIC, PERSISTENT) else None,
         )
 
     def _close_watch(self, command: BaseCommand) -> None:
@@ -395,6 +434,7 @@ class Dialogue(Generic[W, N, C]):
 
     def _check_room(self, replacing: bool) -> None:
         held = len(self._topics or ()) + len(self._namespaces or ()) + len(self._consumers or ())
+        held += 0 if self._classic is None else self._classic.held
         if held >= self._terms.max_watches and not replacing:
             raise TooManyWatches(f"This connection holds {held} watches, which is the limit: close one first.")
 
@@ -418,7 +458,10 @@ _HANDLERS: Mapping[int, Callable[[Dialogue[Any, Any, Any], BaseCommand], None]] 
     BaseCommand.PING: Dialogue._ping,
     BaseCommand.PONG: Dialogue._pong,
     BaseCommand.LOOKUP: Dialogue._lookup,
-    BaseCommand.PARTITIONED_METADATA: Dialogue._partitioned_metadata,
+    BaseCommand.PARTITIONED_METADATA: Dialogue._ask_classic,
+    BaseCommand.GET_TOPICS_OF_NAMESPACE: Dialogue._ask_classic,
+    BaseCommand.WATCH_TOPIC_LIST: Dialogue._ask_classic,
+    BaseCommand.WATCH_TOPIC_LIST_CLOSE: Dialogue._ask_classic,
     BaseCommand.SCALABLE_TOPIC_LOOKUP: Dialogue._open_watch,
     BaseCommand.SCALABLE_TOPIC_CLOSE: Dialogue._close_watch,
     BaseCommand.WATCH_SCALABLE_TOPICS: Dialogue._open_namespace_watch,

@@ -42,3 +42,25 @@ class TooManyFilters(WatchRefused):
 class TooManyWatches(WatchRefused):
     server_error = api.TooManyRequests
     http_status = 429
+
+
+class LongPattern(WatchRefused):
+    server_error = api.NotAllowedError
+    http_status = 412
+
+
+class BadPattern(WatchRefused):
+    server_error = api.InvalidTopicName
+    http_status = 412
+
+
+class TooManyTopics(WatchRefused):
+    """More than one frame holds."""
+
+    server_error = api.NotAllowedError
+    http_status = 412
+
+
+class TooManyRequests(WatchRefused):
+    server_error = api.TooManyRequests
+    http_status = 429

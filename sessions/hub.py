@@ -8,20 +8,22 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import trio
 
 from layout import records
 from layout.errors import LayoutError
+from layout.legacy import synthetic_layout
 from layout.segments import Segment
 from metadata import keys
+from metadata.classic_records import ClassicTopic
 from metadata.errors import RecordDamaged, StoreDenied, StoreError, StoreFull, StoreLost, StoreUnavailable
 from metadata.records import StoredTopic, Version
 from protocol.backoff import Backoff
 from protocol.errors import ProtocolError
-from protocol.names import TopicName
+from protocol.names import PERSISTENT, TOPIC, TopicName
 from protocol.wire import pulsar_api_pb2 as api
 from sessions.dag import encode_tail, error_frame
 from sessions.outbox import Outbox
@@ -91,9 +93,12 @@ class Hub:
         registry: dict[int, Watch],
         session_id: int,
         topic: TopicName,
-        create_if_missing: bool,
+        create_as: str | None,
     ) -> None:
-        """Watch a `topic://` name under this session id; the answer goes to the outbox, at once or after a read."""
+        """Watch a `topic://` name under this session id; the answer goes to the outbox, at once or after a read.
+
+        A missing topic is created in the domain `create_as`, if that is given: a scalable or a classic one.
+        """
         self.close(registry, session_id)
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
@@ -101,7 +106,7 @@ class Hub:
         if point is None:
             point = self._points[bucket][path] = Point(path)
             self.counters.points += 1
-        watch = registry[session_id] = Watch(outbox, registry, session_id, create_if_missing, point)
+        watch = registry[session_id] = Watch(outbox, registry, session_id, create_as, point)
         point.add(watch)
         self.counters.watches += 1
         if point.tail is not None and self._readback.is_settled(bucket, path):
@@ -123,6 +128,13 @@ class Hub:
         for watch in registry.values():
             self._detach(watch)
         registry.clear()
+
+    # What the feed calls.
+
+    def classic(self, bucket: int, path: str) -> None:
+        """A classic topic has changed, which stands in for a scalable one while there is none of that name."""
+        if path in self._points[bucket]:
+            self._readback.mark(bucket, path)
 
     # What the read-back calls.
 
@@ -207,12 +219,12 @@ class Hub:
         try:
             if isinstance(stored, RecordDamaged):
                 raise stored
-            known = (
-                point.tail is not None and point.leader_entry == stored.leader_entry and point.owners == stored.owners
-            )
+            leader_entry = stored.leader_entry if isinstance(stored, StoredTopic) else b""
+            owners = stored.owners if isinstance(stored, StoredTopic) else {}
+            known = point.tail is not None and point.leader_entry == leader_entry and point.owners == owners
             if not known or stored.version != Version(point.incarnation, point.number):
-                point.leader_entry = stored.leader_entry
-                point.owners = stored.owners
+                point.leader_entry = leader_entry
+                point.owners = owners
                 point.tail = self._encoded(point, stored)
                 self._note_version(point, stored.version)
         except (LayoutError, RecordDamaged) as error:
@@ -221,18 +233,23 @@ class Hub:
         else:
             self._publish(point)
 
-    def _encoded(self, point: Point, stored: StoredTopic) -> bytes:
-        layout = records.decode_layout(stored.value)
-        leader = stored.leader
-        # Where nobody leads, whoever is asked first does: so this node says that it is the one.
-        url = self._owner_url if leader is None else leader.pulsar_url
-        topic, owners, segment_url = point.topic, stored.owners, self._segment_url
-        tail = encode_tail(
-            layout,
-            name=str(topic),
-            owner_url=lambda segment: segment_url(topic, segment, owners.get(segment.segment_id, "")),
-            controller_url=url,
-        )
+    def _encoded(self, point: Point, stored: StoredTopic | ClassicTopic) -> bytes:
+        topic = point.topic
+        if isinstance(stored, StoredTopic):
+            layout = records.decode_layout(stored.value)
+            leader = stored.leader
+            # Where nobody leads, whoever is asked first does: so this node says that it is the one.
+            url = self._owner_url if leader is None else leader.pulsar_url
+            owners, segment_url = stored.owners, self._segment_url
+            tail = encode_tail(
+                layout,
+                name=str(topic),
+                owner_url=lambda segment: segment_url(topic, segment, owners.get(segment.segment_id, "")),
+                controller_url=url,
+            )
+        else:
+            layout = synthetic_layout([str(log) for log in stored.logs], stored.ctime_ms)
+            tail = encode_tail(layout, name=str(topic), owner_url=None, controller_url=None)
         return point.tail if tail == point.tail else tail
 
     def _unreadable(self, point: Point) -> None:
@@ -276,7 +293,7 @@ class Hub:
             return
         wanted = False
         for watch in [watch for watch in point.watches() if watch.told is None]:
-            if watch.create and self._auto_create:
+            if watch.create_as is not None and self._auto_create:
                 wanted = True
             else:
                 self._end(watch, api.TopicNotFound, f"Scalable topic not found: {point.topic}.")
@@ -292,13 +309,17 @@ class Hub:
         self._missing_added.set()
 
     async def _create_missing(self, point: Point) -> None:
-        """Create the topic that its watchers asked for; trouble with the store only delays the answer."""
+        """Create the topic that its watchers asked for; trouble with the store only delays the answer.
+
+        If they do not agree, it is a scalable one: the others can use that, too.
+        """
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         said = False
         try:
-            while any(watch.told is None and watch.create for watch in point.watches()):
+            while domains := {watch.create_as for watch in point.watches() if watch.told is None} - {None}:
+                topic = point.topic
                 try:
-                    await self._create(point.topic)
+                    await self._create(topic if TOPIC in domains else replace(topic, domain=PERSISTENT))
                     # If all have left meanwhile, the point is dropped, and another may stand in its place.
                     if point.watched:
                         self._readback.mark(keys.bucket_of(point.path), point.path)

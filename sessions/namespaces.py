@@ -141,11 +141,13 @@ class NamespaceWatches:
         if isinstance(found, RecordDamaged):
             log.error("the record of %s cannot be filtered: %s", name, found)
             return
+        # A classic topic is none of these.
+        record = found if isinstance(found, StoredTopic) else None
         # Decoded once, and only if somebody filters.
-        properties = _properties(found) if found is not None and any(group.filters for group in groups) else None
+        properties = _properties(record) if record is not None and any(group.filters for group in groups) else None
         for group in groups:
-            is_in = found is not None and self._belongs(group, properties)
-            group.update(bucket, path, name, found.version.incarnation if found is not None and is_in else None)
+            is_in = record is not None and self._belongs(group, properties)
+            group.update(bucket, path, name, record.version.incarnation if record is not None and is_in else None)
 
     def gap(self, buckets: Collection[int]) -> None:
         for groups in self._groups.values():

@@ -22,21 +22,21 @@ class FanOut(Enum):
 class Watch:
     """One session of one connection on one topic, and a link in the list of its point's watches."""
 
-    __slots__ = ("create", "field", "following", "outbox", "point", "preceding", "registry", "session_id", "told")
+    __slots__ = ("create_as", "field", "following", "outbox", "point", "preceding", "registry", "session_id", "told")
 
     def __init__(
         self,
         outbox: Outbox,
         registry: dict[int, Watch],
         session_id: int,
-        create: bool,
+        create_as: str | None,
         point: Point,
     ) -> None:
         self.outbox = outbox
         self.registry = registry
         self.session_id = session_id
         self.field = id_field(session_id)
-        self.create = create
+        self.create_as = create_as  # the domain of the topic that is created if there is none
         self.point: Point | None = point  # None once closed
         self.told: bytes | None = None  # the tail of the last frame; None until the first
         self.preceding: Watch | None = None

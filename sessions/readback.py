@@ -16,13 +16,15 @@ from typing import Final, Protocol
 import trio
 
 from metadata import keys
+from metadata.classic_records import ClassicTopic
 from metadata.errors import RecordDamaged, StoreError, StoreLost
 from metadata.records import StoredTopic
 from protocol.names import TopicName
 
 log = logging.getLogger(__name__)
 
-Found = StoredTopic | RecordDamaged | None
+# Where there is no record, what there is of a classic topic of the same name.
+Found = StoredTopic | ClassicTopic | RecordDamaged | None
 # Gives StoreLost for topics whose bucket says nothing about them now.
 Reader = Callable[[Sequence[TopicName]], Awaitable[Sequence[Found | StoreLost]]]
 

@@ -73,6 +73,14 @@ class TopicStats(msgspec.Struct, frozen=True):
     leader: LeaderStats | None = None
 
 
+class ClassicTopic(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    partitions: int
+    sealed: bool
+    created_at_ms: int
+    properties: dict[str, str] = {}
+
+
 class SubscriptionSummary(msgspec.Struct, frozen=True, rename="camel"):
     type: str
     created_at_ms: int

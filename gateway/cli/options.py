@@ -50,6 +50,14 @@ Topic = Annotated[
         help="[bold]topic://tenant/namespace/name[/bold], the same without topic://, or just a name in public/default.",
     ),
 ]
+AnyTopic = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPIC",
+        help="[bold]topic://tenant/namespace/name[/bold], the same without topic://, or just a name in public/default;"
+        " [bold]persistent://tenant/namespace/name[/bold] for a classic topic.",
+    ),
+]
 Properties = Annotated[
     list[str] | None,
     typer.Option("--property", "-p", metavar="KEY=VALUE", help="A property; may be given several times."),
@@ -71,6 +79,12 @@ def admin_client(url: str) -> AdminClient:
 
 
 def parse_topic(text: str) -> TopicName:
+    """The scalable topic that is meant, by whatever name it is called."""
+    return parse_any_topic(text).canonical
+
+
+def parse_any_topic(text: str) -> TopicName:
+    """A topic of either kind: `persistent://` names a classic one."""
     from protocol.names import NON_PERSISTENT, TopicName
 
     if "://" not in text:
@@ -80,8 +94,20 @@ def parse_topic(text: str) -> TopicName:
         text = f"topic://{text}" if slashes else f"topic://public/default/{text}"
     topic = TopicName.parse(text)
     if topic.domain == NON_PERSISTENT:
-        raise BadArgument(f'"{text}" is never scalable: give a topic:// name.')
-    return topic.canonical
+        raise BadArgument(f'"{text}" is not served here: give a topic:// or a persistent:// name.')
+    return topic
+
+
+def parse_interval(text: str, option: str) -> float:
+    """Seconds."""
+    from gateway.quantities import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f'"{text}" is no duration: give one like 500ms, 3s or 5m.', param_hint=option
+        ) from None
 
 
 def check_service_url(text: str) -> str:

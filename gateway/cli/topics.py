@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gateway.cli import classic
 from gateway.cli.failures import CommandError
 from gateway.cli.options import (
     DEFAULT_ADMIN_URL,
     AdminUrl,
+    AnyTopic,
     Json,
     Properties,
     Topic,
     admin_client,
+    parse_any_topic,
     parse_namespace,
     parse_properties,
     parse_topic,
@@ -34,23 +37,35 @@ if TYPE_CHECKING:
     from layout.segments import Segment
     from protocol.names import TopicName
 
-app = typer.Typer(no_args_is_help=True, help="Create, inspect, split, merge and delete scalable topics.")
+app = typer.Typer(no_args_is_help=True, help="Create, inspect, split, merge and delete topics.")
 
 _RING = 0x10000
 
 
 @app.command()
 def create(
-    topic: Topic,
+    topic: AnyTopic,
     segments: Annotated[
-        int, typer.Option("--segments", "-s", min=1, metavar="N", help="How many segments to start with.")
-    ] = 1,
+        int | None, typer.Option("--segments", "-s", min=1, metavar="N", help="How many segments to start with: 1.")
+    ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", min=1, metavar="N", help="Of a classic topic: it is partitioned, into so many."),
+    ] = None,
     properties: Properties = None,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Create a topic."""
-    name = parse_topic(topic)
+    """Create a topic, scalable unless it is named persistent://."""
+    any_name = parse_any_topic(topic)
     given = parse_properties(properties)
+    if classic.is_classic(any_name):
+        if segments is not None:
+            raise typer.BadParameter("a classic topic has partitions instead.", param_hint="--segments")
+        classic.create(any_name, partitions, given, admin_url)
+        return
+    if partitions is not None:
+        raise typer.BadParameter("a scalable topic has segments instead.", param_hint="--partitions")
+    name, segments = any_name.canonical, segments or 1
     with admin_client(admin_url) as client:
         client.create_topic(name, segments, given)
     print(f"Created {name} with {segments} segment{'s' if segments > 1 else ''}.")
@@ -59,17 +74,28 @@ def create(
 @app.command("list")
 def list_topics(
     namespace: Annotated[
-        str, typer.Argument(metavar="[NAMESPACE]", help="As tenant/namespace.", show_default=True)
+        str,
+        typer.Argument(
+            metavar="[NAMESPACE]",
+            help="As tenant/namespace; as [bold]persistent://tenant/namespace[/bold] for its classic topics.",
+            show_default=True,
+        ),
     ] = "public/default",
     properties: Properties = None,
     as_json: Json = False,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
 ) -> None:
     """List the topics of a namespace, one per line; with --property only those that have all of them."""
-    name = parse_namespace(namespace)
     given = parse_properties(properties)
-    with admin_client(admin_url) as client:
-        names = client.list_topics(name, given)
+    if (classic_namespace := classic.namespace_of(namespace)) is not None:
+        if given:
+            raise typer.BadParameter("classic topics cannot be chosen by properties.", param_hint="--property")
+        with admin_client(admin_url) as client:
+            names = client.list_classic(classic_namespace)
+    else:
+        name = parse_namespace(namespace)
+        with admin_client(admin_url) as client:
+            names = client.list_topics(name, given)
     if as_json:
         print_json(names)
     else:
@@ -78,9 +104,13 @@ def list_topics(
 
 
 @app.command()
-def get(topic: Topic, as_json: Json = False, admin_url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
-    """Show a topic's layout and properties."""
-    name = parse_topic(topic)
+def get(topic: AnyTopic, as_json: Json = False, admin_url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
+    """Show a topic's layout and properties; the partitions of a classic one."""
+    any_name = parse_any_topic(topic)
+    if classic.is_classic(any_name):
+        classic.show(any_name, as_json=as_json, admin_url=admin_url)
+        return
+    name = any_name.canonical
     with admin_client(admin_url) as client:
         content = client.get_topic(name)
     record = _decode(content)
@@ -195,13 +225,30 @@ def consumers(
 
 
 @app.command()
-def delete(
-    topic: Topic,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Also while consumers are connected.")] = False,
+def partitions(
+    topic: AnyTopic,
+    number: Annotated[
+        int | None,
+        typer.Argument(metavar="[N]", min=1, show_default=False, help="How many it shall have, not fewer than now."),
+    ] = None,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Delete a topic with all its segments and subscriptions."""
-    name = parse_topic(topic)
+    """Show how many partitions a classic topic has, or give it more."""
+    classic.show_or_set_partitions(classic.required(parse_any_topic(topic)), number, admin_url)
+
+
+@app.command()
+def delete(
+    topic: AnyTopic,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Also while clients are connected.")] = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Delete a topic with all its segments or partitions, and its subscriptions."""
+    any_name = parse_any_topic(topic)
+    if classic.is_classic(any_name):
+        classic.delete(any_name, force=force, admin_url=admin_url)
+        return
+    name = any_name.canonical
     with admin_client(admin_url) as client:
         client.delete_topic(name, force=force)
     print(f"Deleted {name}.")

@@ -110,6 +110,8 @@ async def _delete_with_topics(ports: AdminPorts, name: NamespaceName) -> None:
     await store.close_namespace(name)
     try:
         await _delete_topics(ports, name)
+        # After the scalable ones: some of these may be parts of those.
+        await ports.classic.clear(name)
     finally:
         ports.garbage.collect_soon()
     try:

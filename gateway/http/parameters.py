@@ -105,8 +105,11 @@ async def json_struct(request: AnyRequest, decoder: msgspec.json.Decoder[Struct]
 
 
 async def json_value(request: AnyRequest, decoder: msgspec.json.Decoder[Value], what: str) -> Value:
-    """A body that is no object."""
-    return _decoded(await request.body(), decoder, what)
+    """A body that cannot be left out; `what` is how a refusal calls it."""
+    body = await request.body()
+    if not body.strip():
+        raise BadRequest(f"The body is missing: send a JSON {what}.")
+    return _decoded(body, decoder, what)
 
 
 def _decoded(body: bytes, decoder: msgspec.json.Decoder[Value], what: str) -> Value:

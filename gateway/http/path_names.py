@@ -33,6 +33,10 @@ def _topic(tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]
     return TopicName.scalable(tenant, namespace, topic)
 
 
+def _classic(tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]) -> TopicName:
+    return TopicName.classic(tenant, namespace, topic)
+
+
 def _whole_topic(tenant: FromPath[str], namespace: FromPath[str], topic: FromPath[str]) -> TopicName:
     """For what the partitions of a classic topic share: their names lead to it."""
     name = TopicName.scalable(tenant, namespace, topic)
@@ -57,6 +61,7 @@ def _subscription(subscription: FromPath[str]) -> str:
 
 OF_NAMESPACE: Final = {"name": Provide(_namespace, sync_to_thread=False)}
 OF_TOPIC: Final = {"name": Provide(_topic, sync_to_thread=False)}
+OF_CLASSIC_TOPIC: Final = {"name": Provide(_classic, sync_to_thread=False)}
 OF_WHOLE_TOPIC: Final = {"name": Provide(_whole_topic, sync_to_thread=False)}
 OF_SEGMENT: Final = {"name": Provide(_segment, sync_to_thread=False)}
 OF_SUBSCRIPTION: Final = {"subscription_name": Provide(_subscription, sync_to_thread=False)}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
+from controller.classic import ClassicTransitions
 from controller.garbage import GarbageCollector
 from controller.leaders import Leaders
 from controller.seeking import Access
@@ -27,6 +28,7 @@ class AdminPorts:
 
     store: TopicStore
     transitions: Transitions
+    classic: ClassicTransitions
     registrations: Registrations
     leaders: Leaders
     leaderships: Leaderships

@@ -85,7 +85,7 @@ NOT_TO_BE_CREATED = {
     "white-space-around": ("topic://public/default/ orders", api.InvalidTopicName),
     "non-persistent": ("non-persistent://public/default/orders", api.NotAllowedError),
     "partition": ("persistent://public/default/orders-partition-3", api.TopicNotFound),
-    "plain-name-of-nothing": ("no-such-topic-anywhere", api.TopicNotFound),
+    "classic-white-space-around": (" orders", api.InvalidTopicName),
     "segment-of-nothing": ("segment://public/default/nothing-here/0000-ffff-0", api.TopicNotFound),
 }
 

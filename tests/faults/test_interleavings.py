@@ -70,14 +70,14 @@ async def test_a_lookup_is_answered_though_the_creation_for_an_earlier_one_ends_
         outbox = Outbox(ours, nursery, OutboxLimits(), Counters())
         registry: dict[int, Watch] = {}
         store.reading.set()
-        hub.open(outbox, registry, 1, WANTED, create_if_missing=True)
+        hub.open(outbox, registry, 1, WANTED, create_as="topic")
         await eventually(lambda: store.creations == 1)
         hub.close(registry, 1)
 
         store.reading = trio.Event()
-        hub.open(outbox, registry, 2, neighbour(), create_if_missing=False)
+        hub.open(outbox, registry, 2, neighbour(), create_as=None)
         await trio.testing.wait_all_tasks_blocked()
-        hub.open(outbox, registry, 3, WANTED, create_if_missing=True)
+        hub.open(outbox, registry, 3, WANTED, create_as="topic")
         store.put(WANTED)
         store.creating.set()
         await trio.testing.wait_all_tasks_blocked()

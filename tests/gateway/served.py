@@ -17,7 +17,7 @@ from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.counters import Counters
 from sessions.dialogue import Hubs, Terms
 from sessions.outbox import OutboxLimits
-from tests.sessions.stub_hub import StubConsumers, StubHub, StubNamespaces
+from tests.sessions.stub_hub import StubClassic, StubConsumers, StubHub, StubNamespaces
 
 
 @dataclass
@@ -53,7 +53,7 @@ async def serving(
 ) -> AsyncIterator[Server]:
     hub, counters = StubHub(), Counters()
     listener = Listener(
-        Hubs(hub, StubNamespaces(), StubConsumers()),
+        Hubs(hub, StubNamespaces(), StubConsumers(), StubClassic()),
         terms or Terms("pulsar://127.0.0.1:6650"),
         limits or ListenerLimits(),
         outbox_limits or OutboxLimits(),

@@ -17,7 +17,7 @@ from sessions.counters import CloseReason, Counters
 from sessions.dialogue import Hubs, Terms
 from sessions.outbox import OutboxLimits
 from tests.gateway.served import Client, Server, connect_frame, serving, watch_frame
-from tests.sessions.stub_hub import StubConsumers, StubHub, StubNamespaces
+from tests.sessions.stub_hub import StubClassic, StubConsumers, StubHub, StubNamespaces
 from tests.support.waiting import eventually
 
 PING = encode(replies.ping())
@@ -319,7 +319,7 @@ async def test_sign_of_life_that_we_did_not_get_to_read_counts(nursery: trio.Nur
         ours.setblocking(False)
         service = Service(
             nursery,
-            Hubs(StubHub(), StubNamespaces(), StubConsumers()),
+            Hubs(StubHub(), StubNamespaces(), StubConsumers(), StubClassic()),
             Terms("pulsar://h:1"),
             OutboxLimits(),
             Counters(),

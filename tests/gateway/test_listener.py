@@ -17,7 +17,7 @@ from sessions.counters import CloseReason, Counters
 from sessions.dialogue import Hubs, Terms
 from sessions.outbox import OutboxLimits
 from tests.gateway.served import Client, connect_frame, serving, watch_frame
-from tests.sessions.stub_hub import StubConsumers, StubHub, StubNamespaces
+from tests.sessions.stub_hub import StubClassic, StubConsumers, StubHub, StubNamespaces
 from tests.support.waiting import eventually
 
 
@@ -223,7 +223,7 @@ class Stoppable:
     def __init__(self, grace: float) -> None:
         self.hub, self.counters = StubHub(), Counters()
         self.listener = Listener(
-            Hubs(self.hub, StubNamespaces(), StubConsumers()),
+            Hubs(self.hub, StubNamespaces(), StubConsumers(), StubClassic()),
             Terms("pulsar://h:1"),
             ListenerLimits(shutdown_grace=grace),
             OutboxLimits(),

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from protocol import replies
 from protocol.framing import encode
 from protocol.names import NamespaceName, TopicName
 from protocol.wire import pulsar_api_pb2 as api
+from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.outbox import Outbox
 
 
@@ -21,7 +23,7 @@ class StubWatch:
 
 @dataclass(eq=False)
 class StubHub:
-    opened: list[tuple[int, str, bool]] = field(default_factory=list)
+    opened: list[tuple[int, str, str | None]] = field(default_factory=list)
     closed: list[int] = field(default_factory=list)
     watches: set[StubWatch] = field(default_factory=set)
     fault: Exception | None = None  # raised by every call that names the topic "faulty" and by drop_all
@@ -32,12 +34,12 @@ class StubHub:
         registry: dict[int, StubWatch],
         session_id: int,
         topic: TopicName,
-        create_if_missing: bool,
+        create_as: str | None,
     ) -> None:
         if self.fault is not None and topic.local == "faulty":
             raise self.fault
         self.close(registry, session_id)
-        self.opened.append((session_id, str(topic), create_if_missing))
+        self.opened.append((session_id, str(topic), create_as))
         watch = registry[session_id] = StubWatch(outbox, session_id, str(topic))
         self.watches.add(watch)
         watch.tell(epoch=0)
@@ -127,3 +129,40 @@ class StubConsumers:
     def drop_all(self, registry: dict[int, str]) -> None:
         for consumer_id in list(registry):
             self.drop(registry, consumer_id)
+
+
+class StubConversation:
+    """Remembers what it was asked, and says that no topic has partitions."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self.watches: set[int] = set()
+        self.received: list[BaseCommand] = []
+        self.ended = False
+        self._outbox = outbox
+
+    @property
+    def held(self) -> int:
+        return len(self.watches)
+
+    def holds(self, watcher_id: int) -> bool:
+        return watcher_id in self.watches
+
+    def receive(self, command: BaseCommand) -> None:
+        self.received.append(command)
+        match command.type:
+            case BaseCommand.PARTITIONED_METADATA:
+                self._outbox.reply(encode(replies.partitioned_metadata(command.partitionMetadata.request_id)))
+            case BaseCommand.WATCH_TOPIC_LIST:
+                self.watches.add(command.watchTopicList.watcher_id)
+
+    def end(self) -> None:
+        self.ended = True
+
+
+class StubClassic:
+    def __init__(self) -> None:
+        self.conversations: list[StubConversation] = []
+
+    def converse(self, outbox: Outbox) -> StubConversation:
+        self.conversations.append(StubConversation(outbox))
+        return self.conversations[-1]

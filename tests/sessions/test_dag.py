@@ -3,6 +3,7 @@
 import pytest
 
 from layout.layouts import Layout
+from layout.legacy import synthetic_layout
 from protocol.framing import FrameDecoder, encode
 from protocol.wire import pulsar_api_pb2 as api
 from sessions.dag import encode_tail, error_frame
@@ -73,3 +74,12 @@ def test_an_error_frame_always_has_a_text() -> None:
     assert frame is not None
     update = frame.command.scalableTopicUpdate  # type: ignore[union-attr]
     assert (update.session_id, update.error, bool(update.message)) == (9, api.TopicNotFound, True)
+
+
+def test_the_dag_of_a_classic_topic_names_its_logs_and_nobody_who_serves_them() -> None:
+    names = [f"persistent://t/n/a-partition-{index}" for index in range(3)]
+    layout = synthetic_layout(names, 1_767_225_600_000)
+    message = as_message(encode_tail(layout, name=NAME, owner_url=None, controller_url=None)).dag
+    assert [segment.legacy_topic_name for segment in message.segments] == names
+    assert {segment.state for segment in message.segments} == {api.ACTIVE}
+    assert (message.epoch, list(message.segment_brokers), message.HasField("controller_broker_url")) == (0, [], False)

@@ -13,7 +13,7 @@ from sessions.counters import CloseReason, Counters
 from sessions.dialogue import NEXT_STATE, Dialogue, Event, Hubs, State, Terms
 from sessions.errors import Violation
 from sessions.outbox import Outbox
-from tests.sessions.stub_hub import StubConsumers, StubHub, StubNamespaces, StubWatch
+from tests.sessions.stub_hub import StubClassic, StubConsumers, StubHub, StubNamespaces, StubWatch
 
 URL = "pulsar://gateway.example:6650"
 ALL_TYPES = sorted(BaseCommand.Type.values())
@@ -23,6 +23,9 @@ ANSWERED = {
     BaseCommand.CONNECT,
     BaseCommand.LOOKUP,
     BaseCommand.PARTITIONED_METADATA,
+    BaseCommand.GET_TOPICS_OF_NAMESPACE,
+    BaseCommand.WATCH_TOPIC_LIST,
+    BaseCommand.WATCH_TOPIC_LIST_CLOSE,
     BaseCommand.SCALABLE_TOPIC_LOOKUP,
     BaseCommand.SCALABLE_TOPIC_CLOSE,
     BaseCommand.WATCH_SCALABLE_TOPICS,
@@ -70,7 +73,8 @@ class Talk:
         terms = Terms(url, max_message_size=1_000_000, max_watches=max_watches, max_filters=max_filters)
         self.namespaces = StubNamespaces()
         self.consumers = StubConsumers()
-        hubs = Hubs(self.hub, self.namespaces, self.consumers)
+        self.classic = StubClassic()
+        hubs = Hubs(self.hub, self.namespaces, self.consumers, self.classic)
         self.dialogue: Dialogue[StubWatch, None, str] = Dialogue(self.outbox, hubs, terms, self.counters)
         if connected:
             self.say(connect())
@@ -159,6 +163,14 @@ def lookup(topic: str) -> BaseCommand:
     return command
 
 
+def watch_list(watcher_id: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.WATCH_TOPIC_LIST)
+    request = command.watchTopicList
+    request.request_id, request.watcher_id = 8, watcher_id
+    request.namespace, request.topics_pattern = "t/n", ".*"
+    return command
+
+
 def partitions(topic: str) -> BaseCommand:
     command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA)
     command.partitionMetadata.topic = topic
@@ -178,8 +190,13 @@ def test_connected_tells_version_size_and_only_the_features_that_work() -> None:
     assert told.server_version.startswith("Vela 0.")
     assert told.max_message_size == 1_000_000
     flags = {column.name for column, value in told.feature_flags.ListFields() if value}
-    assert flags == {"supports_scalable_topics", "supports_get_partitioned_metadata_without_auto_creation"}
-    assert told.feature_flags.HasField("supports_topic_watchers")
+    assert flags == {
+        "supports_scalable_topics",
+        "supports_get_partitioned_metadata_without_auto_creation",
+        "supports_topic_watchers",
+        "supports_topic_watcher_reconcile",
+    }
+    assert told.feature_flags.HasField("supports_tc_metadata_discovery")
 
 
 def test_ping_is_answered_before_and_after_connect() -> None:
@@ -267,11 +284,33 @@ def test_lookup_gives_a_tls_address_as_such() -> None:
     assert not answer.HasField("brokerServiceUrl")
 
 
-@pytest.mark.parametrize("topic", GOOD_NAMES)
-def test_no_topic_has_partitions(topic: str) -> None:
-    answer = Talk().ask(partitions(topic)).partitionMetadataResponse
-    assert answer.response == api.CommandPartitionedTopicMetadataResponse.Success
-    assert (answer.request_id, answer.partitions, answer.HasField("partitions")) == (6, 0, True)
+def test_questions_about_classic_topics_go_to_one_conversation_that_ends_with_the_connection() -> None:
+    talk = Talk()
+    assert talk.classic.conversations == []
+    answer = talk.ask(partitions("persistent://t/n/a")).partitionMetadataResponse
+    assert (answer.request_id, answer.partitions) == (6, 0)
+    numbers = [
+        BaseCommand.GET_TOPICS_OF_NAMESPACE,
+        BaseCommand.WATCH_TOPIC_LIST,
+        BaseCommand.WATCH_TOPIC_LIST_CLOSE,
+    ]
+    for number in numbers:
+        talk.say(command_of(number))
+    [conversation] = talk.classic.conversations
+    assert [command.type for command in conversation.received] == [BaseCommand.PARTITIONED_METADATA, *numbers]
+    assert not conversation.ended
+    talk.dialogue.end()
+    assert conversation.ended
+
+
+def test_watches_of_topic_lists_count_with_all_others() -> None:
+    talk = Talk(max_watches=2)
+    for watcher_id in (1, 2, 2):
+        talk.say(watch_list(watcher_id))
+    assert len(talk.classic.conversations[0].received) == 3
+    refused = talk.ask(watch_list(3)).error
+    assert (refused.request_id, refused.error) == (8, api.TooManyRequests)
+    assert talk.ask(watch(1, "topic://t/n/a")).scalableTopicUpdate.error == api.TooManyRequests
 
 
 @pytest.mark.parametrize("topic", BAD_NAMES)
@@ -280,33 +319,30 @@ def test_bad_name_in_a_lookup_is_an_error_in_its_own_response(topic: str) -> Non
     answer = talk.ask(lookup(topic)).lookupTopicResponse
     assert answer.response == api.CommandLookupTopicResponse.Failed
     assert (answer.request_id, answer.error, bool(answer.message)) == (5, api.InvalidTopicName, True)
-    metadata = talk.ask(partitions(topic)).partitionMetadataResponse
-    assert metadata.response == api.CommandPartitionedTopicMetadataResponse.Failed
-    assert (metadata.request_id, metadata.error) == (6, api.InvalidTopicName)
 
 
 @pytest.mark.parametrize(
-    ("topic", "resolved", "may_create"),
+    ("topic", "resolved", "create_as"),
     [
-        ("topic://t/n/a", "topic://t/n/a", True),
-        ("topic://t/n/a b/c", "topic://t/n/a b/c", True),
-        ("persistent://t/n/a", "topic://t/n/a", False),
-        ("persistent://t/n/a b", "topic://t/n/a b", False),
-        ("segment://t/n/a/0000-ffff-0", "topic://t/n/a", False),
-        ("a", "topic://public/default/a", False),
+        ("topic://t/n/a", "topic://t/n/a", "topic"),
+        ("topic://t/n/a b/c", "topic://t/n/a b/c", "topic"),
+        ("persistent://t/n/a", "topic://t/n/a", "persistent"),
+        ("persistent://t/n/a b", "topic://t/n/a b", "persistent"),
+        ("segment://t/n/a/0000-ffff-0", "topic://t/n/a", None),
+        ("a", "topic://public/default/a", "persistent"),
     ],
 )
-def test_watch_is_opened_under_its_resolved_name(topic: str, resolved: str, may_create: bool) -> None:
+def test_watch_is_opened_under_its_resolved_name(topic: str, resolved: str, create_as: str | None) -> None:
     talk = Talk()
     answer = talk.ask(watch(3, topic)).scalableTopicUpdate
     assert (answer.session_id, answer.resolved_topic_name, answer.HasField("dag")) == (3, resolved, True)
-    assert talk.hub.opened == [(3, resolved, may_create)]
+    assert talk.hub.opened == [(3, resolved, create_as)]
 
 
 def test_client_may_ask_not_to_create() -> None:
     talk = Talk()
     talk.say(watch(2**64 - 1, "topic://t/n/a", create=False))
-    assert talk.hub.opened == [(2**64 - 1, "topic://t/n/a", False)]
+    assert talk.hub.opened == [(2**64 - 1, "topic://t/n/a", None)]
 
 
 REFUSED = [

@@ -119,7 +119,7 @@ class Stage:
         return self.peers[-1]
 
     def open(self, peer: Peer, session_id: int = 1, *, topic: TopicName = TOPIC, create: bool = False) -> None:
-        self.hub.open(peer.outbox, peer.registry, session_id, topic, create)
+        self.hub.open(peer.outbox, peer.registry, session_id, topic, topic.domain if create else None)
 
     def change(self) -> None:
         self.readback.changed(BUCKET, PATH)

@@ -11,6 +11,7 @@ import httpx
 import trio
 from litestar.types import ASGIApp
 
+from controller.classic import Attached, ClassicTransitions, nobody_attached
 from controller.garbage import GarbageCollector
 from controller.leader import Around, LeaderCounters, LeaderSettings
 from controller.leaders import Leaders
@@ -49,6 +50,7 @@ class Api:
     address: HostPort
     store: TopicStore
     transitions: Transitions
+    classic: ClassicTransitions
     registrations: Registrations
     session: NodeSession
     leaders: Leaders
@@ -92,6 +94,7 @@ async def running_api(
     admission: AdmissionLimits | None = None,
     timeouts: Timeouts | None = None,
     segments: SegmentPort | None = None,
+    attached: Attached = nobody_attached,
 ) -> AsyncIterator[Api]:
     """With all that leads topics, but without a feed: leaders look when they are asked to do something."""
     stop = trio.Event()
@@ -116,9 +119,11 @@ async def running_api(
         )
         leaders = Leaders(store, session, around, nursery=background, sweep_interval=3600, jitter=0)
         garbage = GarbageCollector(store, interval=3600)
+        classic = ClassicTransitions(store, limits or TopicLimits(), auto_create=auto_create, attached=attached)
         ports = AdminPorts(
             store=store,
             transitions=transitions,
+            classic=classic,
             registrations=registrations,
             leaders=leaders,
             leaderships=leaderships,
@@ -135,9 +140,12 @@ async def running_api(
         await eventually(lambda: session.held)
         async with (
             served(build_app(ports), stop=stop) as address,
-            httpx.AsyncClient(base_url=f"http://{address}", timeout=30) as client,
+            # Without TLS there is nothing to verify, and loading the certificates for it takes longer than most tests.
+            httpx.AsyncClient(base_url=f"http://{address}", timeout=30, verify=False) as client,
         ):
-            yield Api(client, address, store, transitions, registrations, session, leaders, garbage, reasons, stop)
+            yield Api(
+                client, address, store, transitions, classic, registrations, session, leaders, garbage, reasons, stop
+            )
         background.cancel_scope.cancel()
 
 

@@ -72,6 +72,10 @@ OPERATIONS = {
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}": {"put", "delete"},
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}/seek": {"post"},
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions/{subscription}/skip-all": {"post"},
+    "/admin/v2/persistent/{tenant}/{namespace}": {"get"},
+    "/admin/v2/persistent/{tenant}/{namespace}/partitioned": {"get"},
+    "/admin/v2/persistent/{tenant}/{namespace}/{topic}": {"get", "put", "delete"},
+    "/admin/v2/persistent/{tenant}/{namespace}/{topic}/partitions": {"get", "put", "post", "delete"},
     "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}": {"put", "delete"},
     "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}/terminate": {"post"},
     "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}/subscription/{subscription}": {"put", "delete"},
@@ -104,6 +108,7 @@ QUERIES = {
     ("{subscription}", "put"): {"type"},
     ("{subscription}", "delete"): {"force"},
     ("{topic}", "delete"): {"force"},
+    ("partitions", "delete"): {"force"},
     ("{descriptor}", "delete"): {"force"},
 }
 
