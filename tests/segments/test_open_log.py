@@ -6,20 +6,32 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import pytest
 import trio
 import trio.testing
 
+from controller.transitions import TopicLimits, Transitions
+from metadata import scripts
+from metadata.errors import LogFenced, StoreError
 from metadata.log_states import Opened
+from metadata.store import open_store
 from protocol.framing import FrameDecoder
+from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.consumers import Consumer
+from segments.cursor_keeper import CursorKeeper
+from segments.dispatch.errors import ConsumerBusy
 from segments.dispatch.receivers import Kind
+from segments.errors import NotHere
 from segments.frames import MessageFrames
 from segments.open_log import Around, DataCounters, LogLimits, OpenLog
 from segments.producers import Mode, Producer
 from segments.subscription import LogSubscription
 from segments.tail import Budget
-from tests.support.logs import A, LogBench, log_bench
+from tests.support.logs import TOPIC, A, B, LogBench, log_bench
+from tests.support.processes import ValkeyProcess
+from tests.support.proxy import FaultProxy
+from tests.support.waiting import eventually
 
 LIMIT = 10.0
 
@@ -101,3 +113,94 @@ async def desk(url: str, session: str = A) -> AsyncIterator[Desk]:
         around = Around(bench.logs, nursery, LogLimits(), DataCounters(), Budget(1_000_000), told)
         yield Desk(bench, OpenLog(opened, around, lambda _: None))
         nursery.cancel_scope.cancel()
+
+
+async def test_everybody_who_sends_to_a_sealed_log_is_told_so(valkey: ValkeyProcess) -> None:
+    """Also who had nothing on its way when that was found out."""
+    async with desk(valkey.url) as d:
+        (first, first_peer), (second, second_peer) = await d.producer("first"), await d.producer("second")
+        await d.seal()
+        d.send(first, 0)
+        await eventually(lambda: first_peer.errors == [(0, api.TopicTerminatedError)], LIMIT)
+        d.send(second, 0)
+        d.send(second, 1)
+        await eventually(
+            lambda: second_peer.errors == [(0, api.TopicTerminatedError), (1, api.TopicTerminatedError)], LIMIT
+        )
+        assert (first.pending, second.pending) == (0, 0)
+
+
+async def test_who_waits_for_a_place_is_woken_when_the_log_goes(valkey: ValkeyProcess) -> None:
+    async with desk(valkey.url) as d:
+        _, _, peer = await d.consumer("first")
+        with pytest.raises(ConsumerBusy):
+            await d.consumer("second")
+        woken = trio.Event()
+
+        async def wait() -> None:
+            await d.log.somebody_left("s")
+            woken.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            d.log.lose(LogFenced("another node has it"))
+            with trio.fail_after(LIMIT):
+                await woken.wait()
+        assert peer.count(BaseCommand.CLOSE_CONSUMER) == 1
+        with pytest.raises(NotHere):
+            await d.consumer("second")
+
+
+async def test_subscription_of_a_lost_log_is_not_waited_for(valkey: ValkeyProcess) -> None:
+    """Whether its cursor is gone, only the next owner knows."""
+    async with desk(valkey.url) as d:
+        await d.consumer("c")
+        await d.bench.open(B)
+        with trio.fail_after(LIMIT), pytest.raises(NotHere):
+            await d.log.remove("s")
+        assert not d.log.is_open
+
+
+async def test_end_is_told_only_when_it_is_known_what_was_stored(valkey: ValkeyProcess) -> None:
+    """A message whose answer was lost may stand in a log that was sealed since."""
+    async with FaultProxy.open(*valkey.address) as proxy, desk(proxy.url) as d, open_store(valkey.url) as store:
+        producer, sender = await d.producer("p")
+        consumer, subscription, receiver = await d.consumer("c")
+        d.send(producer, 0)
+        await eventually(lambda: receiver.messages == [0], LIMIT)
+        subscription.ack(consumer, [(0, ())], None)
+
+        proxy.cut_before_reply(lambda request: scripts.APPEND_ENTRIES.sha.encode() in request)
+        d.send(producer, 1)
+        await eventually(lambda: proxy.cuts == 1, LIMIT)
+        proxy.refuse()
+        proxy.cut()
+        await Transitions(store, TopicLimits()).split(TOPIC, 0)
+        d.log.note_sealed()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not receiver.count(BaseCommand.REACHED_END_OF_TOPIC)
+
+        proxy.accept()
+        await eventually(lambda: (sender.receipts, receiver.messages) == ([0, 1], [0, 1]), LIMIT)
+        subscription.ack(consumer, [(1, ())], None)
+        await eventually(lambda: receiver.count(BaseCommand.REACHED_END_OF_TOPIC) == 1, LIMIT)
+        assert not sender.errors
+
+
+async def test_cursors_are_written_under_the_claim_that_replaced_the_one_they_were_sent_with(
+    valkey: ValkeyProcess,
+) -> None:
+    """While a claim is renewed, what is refused says nothing about who owns the log."""
+    async with log_bench(valkey.url) as bench, trio.open_nursery() as nursery:
+        before = (await bench.open()).claim
+        after = (await bench.open()).claim
+        answers = iter([before, None, None, after])
+        lost: list[StoreError] = []
+        keeper = CursorKeeper(bench.logs, lambda: next(answers, after), nursery=nursery, lost=lost.append)
+        written = trio.Event()
+        keeper.mark("s", lambda: b"cursor", told=written.set)
+        with trio.fail_after(LIMIT):
+            await written.wait()
+        assert not lost
+        assert (await bench.open()).cursors == {"s": b"cursor"}
