@@ -46,8 +46,11 @@ def returning(tmp_path: Path) -> Iterator[ReturningServer]:
     server.close()
 
 
-@pytest.mark.parametrize("kind", ["queue", "stream", "checkpoint"])
-@pytest.mark.parametrize("asynchronously", [False, True], ids=["one by one", "in batches"])
+@pytest.mark.parametrize(
+    ("kind", "asynchronously"),
+    [("queue", True), ("stream", False), ("checkpoint", True)],
+    ids=["queue", "stream", "checkpoint"],
+)
 def test_every_acknowledged_message_arrives_although_the_server_was_killed(
     java: JavaPeer, returning: ReturningServer, topic: str, kind: str, asynchronously: bool
 ) -> None:
