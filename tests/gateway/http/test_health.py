@@ -66,6 +66,7 @@ OPERATIONS = {
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/properties": {"get", "put"},
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/retention": {"get", "put", "delete"},
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/stats": {"get"},
+    "/admin/v2/scalable/{tenant}/{namespace}/{topic}/migrate": {"post"},
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/split/{segment_id}": {"post"},
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/merge/{first}/{second}": {"post"},
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions": {"get"},
@@ -109,6 +110,7 @@ QUERIES = {
     ("{subscription}", "delete"): {"force"},
     ("{topic}", "delete"): {"force"},
     ("partitions", "delete"): {"force"},
+    ("migrate", "post"): {"force"},
     ("{descriptor}", "delete"): {"force"},
 }
 
