@@ -10,6 +10,9 @@ SOURCES := protocol layout metadata controller sessions segments gateway spark b
 
 .PHONY: serve test integration check lint format proto docs bench soak pack spark clean
 
+# Tests start hundreds of processes, each of which would compile all of Vela again where this is set.
+test check integration soak: export PYTHONDONTWRITEBYTECODE :=
+
 serve: $(VENV)/.runtime  ## run the server on an embedded Valkey, data in ./vela-data
 	@exec $(BIN)/vela serve $(ARGS)
 

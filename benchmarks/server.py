@@ -21,6 +21,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from benchmarks.figures import MeasurementFailed
+from layout.layouts import Layout
 
 READY_LIMIT = 30.0
 STOP_LIMIT = 15.0
@@ -88,6 +89,12 @@ class RunningServer:
 
 def topic_url(name: str) -> str:
     return f"topic://public/default/{name}"
+
+
+def segment_urls(name: str, segments: int) -> list[str]:
+    """What the segments of a topic are called that was created with so many and not changed."""
+    layout = Layout.create(segments, now_ms=0)
+    return [f"segment://public/default/{name}/{segment.descriptor}" for segment in layout.segments.values()]
 
 
 def _path(name: str) -> str:

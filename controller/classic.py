@@ -184,14 +184,20 @@ class ClassicTransitions:
         await _all(self._provide_partition, logs)
 
     async def _provide_partition(self, topic: TopicName) -> None:
-        parent = _topic_of_partition(await self.topics.get(topic.base), topic).version.incarnation
-        try:
-            incarnation = await self.topics.create_log(topic, {}, parent)
-        except TopicExists:
-            return
+        incarnation = _topic_of_partition(await self.topics.get(topic.base), topic).version.incarnation
+        while True:
+            try:
+                await self.topics.create_log(topic, {}, incarnation)
+                break
+            except TopicExists:
+                found = await self.topics.get(topic)
+                if found is not None and found.version.incarnation == incarnation:
+                    return
+                # It has outlived a topic of the same name.
+                await self._delete_partition(topic, "" if found is None else found.version.incarnation)
         # The topic lies in another bucket, and may have been deleted after it was looked at.
-        found = await self.topics.get(topic.base)
-        if found is None or found.version.incarnation != parent or found.is_going:
+        there = await self.topics.get(topic.base)
+        if there is None or there.version.incarnation != incarnation or there.is_going:
             await self._delete_partition(topic, incarnation)
             raise TopicMissing(f"Topic not found: {topic.base} was deleted meanwhile.")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from layout.segments import Segment
+from metadata.log_states import LogFigures
 from metadata.subscriptions import Settings
 from protocol.names import TopicName
 
@@ -28,6 +29,11 @@ class SegmentPort(Protocol):
 
     async def backlog(self, topic: TopicName, subscription: str, segment: Segment, settings: Settings) -> int:
         """How many entries of a segment the subscription has not acknowledged."""
+
+    async def figures(
+        self, topic: TopicName, incarnation: str, segments: Sequence[Segment], subscriptions: Mapping[str, Settings]
+    ) -> Mapping[int, LogFigures]:
+        """What there is to know about these segments, by their ids."""
 
     async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
         """A subscription was deleted: one of the same name that comes later must not go on where it was."""

@@ -101,7 +101,12 @@ def build_data_plane(
         layout_told=layout_told,
     )
     hosting = Hosting(
-        around, peers, classic, registrations.names, retention_ms, rebalance_interval=settings.rebalance_interval
+        around,
+        peers,
+        classic,
+        registrations.durable_names,
+        retention_ms,
+        rebalance_interval=settings.rebalance_interval,
     )
     plane = DataPlane(hosting, Starting(StoredTopics(store, registrations)), nursery, schemas)
     return DataParts(plane, hosting, LogsOfTopics(store, logs, registrations, hosting, lane), counters)

@@ -15,8 +15,8 @@ from metadata.records import Version
 from protocol.names import TopicName
 
 # What is read of a log here; who appends to it and how far it reaches is the data plane's.
-LOG_FIELDS: Final = ("incarnation", "state", "ctime", "properties", "parent", "migrated")
-PARTITIONED_FIELDS: Final = ("incarnation", "version", "state", "partitions", "ctime", "properties", "migrated")
+LOG_FIELDS: Final = ("incarnation", "state", "ctime", "properties", "migrated")
+PARTITIONED_FIELDS: Final = ("incarnation", "version", "state", "partitions", "ctime", "properties")
 
 _properties: Final = msgspec.json.Decoder(dict[str, str])
 
@@ -30,15 +30,14 @@ class PartitionedState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClassicLog:
-    """One log under a `persistent://` name. `parent`: the incarnation of the partitioned topic that it belongs to."""
+    """One log under a `persistent://` name. A partition has the incarnation of the topic that it belongs to."""
 
     name: TopicName
     incarnation: str
     sealed: bool  # nothing is appended any more
     ctime_ms: int
     properties: Mapping[str, str]
-    parent: str = ""
-    migrated: str = ""  # the incarnation of the scalable topic that it became a part of
+    migrated: bool = False  # it is a segment of the scalable topic with this incarnation now
 
     @property
     def version(self) -> Version:
@@ -67,7 +66,11 @@ class PartitionedTopic:
     partitions: int
     ctime_ms: int
     properties: Mapping[str, str]
-    migrated: str = ""
+
+    @property
+    def migrated(self) -> bool:
+        """Whether a scalable topic with this incarnation has taken its place."""
+        return self.state is PartitionedState.MIGRATED
 
     @property
     def is_going(self) -> bool:
@@ -82,16 +85,9 @@ class PartitionedTopic:
 ClassicTopic = ClassicLog | PartitionedTopic
 
 
-def is_migrated(topic: ClassicTopic) -> bool:
-    """Whether a scalable topic has taken its place, with the logs as its first segments."""
-    if isinstance(topic, ClassicLog):
-        return bool(topic.migrated)
-    return topic.state is PartitionedState.MIGRATED
-
-
 def log_of(name: TopicName, reply: Reply) -> ClassicLog | RecordDamaged | None:
     try:
-        incarnation, state, ctime, properties, parent, migrated = reply
+        incarnation, state, ctime, properties, migrated = reply
         if incarnation is None:
             return None
         return ClassicLog(
@@ -100,8 +96,7 @@ def log_of(name: TopicName, reply: Reply) -> ClassicLog | RecordDamaged | None:
             state != b"ACTIVE",
             int(ctime or 0),
             _properties.decode(properties or b"{}"),
-            (parent or b"").decode(),
-            (migrated or b"").decode(),
+            migrated is not None,
         )
     except (TypeError, ValueError, AttributeError, msgspec.DecodeError):
         return _damaged(name)
@@ -109,7 +104,7 @@ def log_of(name: TopicName, reply: Reply) -> ClassicLog | RecordDamaged | None:
 
 def partitioned_of(name: TopicName, reply: Reply) -> PartitionedTopic | RecordDamaged | None:
     try:
-        incarnation, version, state, partitions, ctime, properties, migrated = reply
+        incarnation, version, state, partitions, ctime, properties = reply
         if incarnation is None:
             return None
         return PartitionedTopic(
@@ -119,7 +114,6 @@ def partitioned_of(name: TopicName, reply: Reply) -> PartitionedTopic | RecordDa
             int(partitions),
             int(ctime or 0),
             _properties.decode(properties or b"{}"),
-            (migrated or b"").decode(),
         )
     except (TypeError, ValueError, AttributeError, msgspec.DecodeError):
         return _damaged(name)

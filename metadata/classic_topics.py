@@ -19,7 +19,6 @@ from metadata.classic_records import (
     ClassicTopic,
     PartitionedState,
     PartitionedTopic,
-    is_migrated,
     log_of,
     partitioned_of,
 )
@@ -50,11 +49,14 @@ class ClassicTopics:
 
     # Logs.
 
-    async def create_log(self, topic: TopicName, properties: Mapping[str, str], parent: str = "") -> str:
-        """Create a log that must not exist: a topic, or a partition of the topic with incarnation `parent`."""
+    async def create_log(self, topic: TopicName, properties: Mapping[str, str], incarnation: str = "") -> str:
+        """Create a log that must not exist: a topic, or a partition of the topic with that incarnation.
+
+        Partitions share it, because a topic that is migrated has one for all of its logs.
+        """
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
-        incarnation = operation_id()
+        incarnation = incarnation or operation_id()
         outcome, _ = await self._store.write(
             bucket,
             scripts.CREATE_CLASSIC,
@@ -74,15 +76,14 @@ class ClassicTopics:
                 self._store.change_log_length,
                 self._store.identity.mark,
                 msgspec.json.encode(properties),
-                parent,
             ],
             written=Version(incarnation, _FIRST),
         )
         self._check_creation(topic, outcome)
         return incarnation
 
-    async def delete_log(self, topic: TopicName, *, incarnation: str = "", migrated: str = "") -> None:
-        """Delete a log, of this incarnation if one is named; one that was migrated only if that topic is named."""
+    async def delete_log(self, topic: TopicName, *, incarnation: str = "", migrated: bool = False) -> None:
+        """Delete a log, of this incarnation if one is named; one that was migrated only if that is known."""
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
         outcome, _ = await self._store.write(
@@ -94,7 +95,7 @@ class ClassicTopics:
                 keys.changes_key(bucket),
                 keys.garbage_key(bucket),
             ],
-            [incarnation, topic.local, path, self._store.change_log_length, migrated],
+            [incarnation, topic.local, path, self._store.change_log_length, "1" if migrated else ""],
             written=Version(incarnation, _FIRST),
         )
         _check_expected(topic, outcome)
@@ -138,7 +139,6 @@ class ClassicTopics:
         *,
         partitions: int | None = None,
         state: PartitionedState | None = None,
-        migrated: str | None = None,
     ) -> PartitionedTopic:
         """Change the record of a partitioned topic if it is still the one that was seen."""
         path = keys.path_of(seen.name)
@@ -148,7 +148,6 @@ class ClassicTopics:
             version=Version(seen.version.incarnation, seen.version.number + 1),
             partitions=seen.partitions if partitions is None else partitions,
             state=seen.state if state is None else state,
-            migrated=seen.migrated if migrated is None else migrated,
         )
         outcome, _ = await self._store.write(
             bucket,
@@ -161,14 +160,13 @@ class ClassicTopics:
                 self._store.change_log_length,
                 *("partitions", after.partitions),
                 *("state", after.state),
-                *(("migrated", after.migrated) if after.migrated else ()),
             ],
             written=after.version,
         )
         _check_expected(seen.name, outcome)
         return after
 
-    async def delete_partitioned(self, topic: TopicName, *, incarnation: str = "", migrated: str = "") -> None:
+    async def delete_partitioned(self, topic: TopicName, *, incarnation: str = "", migrated: bool = False) -> None:
         """Delete the record of a partitioned topic; its partitions should be gone by then."""
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
@@ -181,7 +179,7 @@ class ClassicTopics:
                 keys.changes_key(bucket),
                 keys.garbage_key(bucket),
             ],
-            [incarnation, topic.local, path, self._store.change_log_length, migrated],
+            [incarnation, topic.local, path, self._store.change_log_length, "1" if migrated else ""],
             written=Version(incarnation, _FIRST),
         )
         _check_expected(topic, outcome)
@@ -231,7 +229,7 @@ class ClassicTopics:
         classic = await self.read(lane, [TopicName.classic(it.tenant, it.namespace, it.local) for it in named])
         migrated = []
         for index, there in zip(absent, classic, strict=True):
-            if isinstance(there, ClassicTopic) and is_migrated(there):
+            if isinstance(there, ClassicTopic) and there.migrated:
                 migrated.append(index)
             elif not (isinstance(there, ClassicTopic) and there.is_going):
                 found[index] = there

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from itertools import groupby
 
 import trio
 from redis import RedisError
@@ -38,7 +39,8 @@ class Directory:
         return self._owners[slot]
 
     def primaries(self) -> frozenset[Endpoint]:
-        return frozenset(owner for owner in self._owners if owner is not None)
+        # Neighbours mostly have the same owner: hashing each of thousands would take milliseconds.
+        return frozenset(owner for owner, _ in groupby(self._owners) if owner is not None)
 
     def buckets_of(self, endpoint: Endpoint) -> frozenset[int]:
         return frozenset(b for b, slot in enumerate(BUCKET_SLOTS) if self._owners[slot] == endpoint)

@@ -70,6 +70,20 @@ class LogStanding(NamedTuple):
     cursors: Mapping[str, bytes]
 
 
+class LogFigures(NamedTuple):
+    """What there is to know about a log: its size, what each subscription has not acknowledged, and what goes through.
+
+    Rates are per second, and 0 where another node owns it.
+    """
+
+    size: int = 0
+    backlogs: Mapping[str, int] = {}
+    messages_in: float = 0.0
+    bytes_in: float = 0.0
+    messages_out: float = 0.0
+    bytes_out: float = 0.0
+
+
 def mark_entry(mark: ProducerMark) -> str:
     return f"{mark.sequence} {mark.index}"
 

@@ -43,6 +43,7 @@ from metadata.subscriptions import (
     TopicState,
     assignment_of,
     consumer_of,
+    is_checkpoint,
     settings_of,
     subscription_of,
 )
@@ -355,6 +356,13 @@ class Registrations:
         slot = keys.BUCKET_SLOTS[keys.bucket_of(path)]
         names: list[bytes] = await self._store.commands.call(slot, "HKEYS", keys.subscriptions_key(path))
         return sorted(name.decode() for name in names)
+
+    async def durable_names(self, topic: TopicName) -> list[str]:
+        """Those of them that have cursors; what cannot be read is taken for one."""
+        path = keys.path_of(topic)
+        slot = keys.BUCKET_SLOTS[keys.bucket_of(path)]
+        entries = await self._store.commands.call(slot, "HGETALL", keys.subscriptions_key(path))
+        return sorted(name.decode() for name, entry in entries.items() if not is_checkpoint(entry))
 
 
 def _mismatch(name: str, kind: str) -> SubscriptionMismatch:

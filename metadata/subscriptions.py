@@ -120,6 +120,11 @@ def settings_of(entry: bytes) -> Settings:
         return Settings()
 
 
+def is_checkpoint(entry: bytes) -> bool:
+    """Whether an entry of the subscriptions is that of a group without cursors."""
+    return entry.partition(b" ")[0] == SubscriptionType.CHECKPOINT.encode()
+
+
 def subscription_of(name: str, entry: bytes, fields: Mapping[bytes, bytes]) -> Subscription | None:
     kind, _, settings = entry.partition(b" ")
     try:

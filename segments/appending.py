@@ -101,20 +101,20 @@ class Appender:
         self._replicas = replicas
         self._queue: deque[Sent] = deque()
         self._running = False
-        self._ended = False
+        self.ended = False  # nothing more is appended: the log is sealed, or not ours
         self._room = trio.Event()
 
     def add(self, sent: Sent) -> None:
         """Queue a message."""
         self._queue.append(sent)
         self.queued_bytes += len(sent.body)
-        if not self._running and not self._ended:
+        if not self._running and not self.ended:
             self._running = True
             self._nursery.start_soon(self._run)
 
     def end(self) -> list[Sent]:
         """Append nothing more; what was still queued."""
-        self._ended = True
+        self.ended = True
         left = list(self._queue)
         self._queue.clear()
         self.queued_bytes = 0
@@ -128,7 +128,7 @@ class Appender:
 
     async def wait_room(self, most: int) -> None:
         """Return when no more than so many bytes wait, or nothing more is appended."""
-        while self.queued_bytes > most and not self._ended:
+        while self.queued_bytes > most and not self.ended:
             await self._progress()
 
     async def _progress(self) -> None:
@@ -140,7 +140,7 @@ class Appender:
 
     async def _run(self) -> None:
         try:
-            while self._queue and not self._ended:
+            while self._queue and not self.ended:
                 await self._append(self._take())
                 self._note_progress()
         except (LogFenced, LogMissing) as error:
@@ -252,7 +252,7 @@ class Appender:
 
     def _refuse_all(self, taken: Sequence[Sent]) -> None:
         refused = self._with_queued(taken)
-        self._ended = True
+        self.ended = True
         self._outcome.sealed(refused)
 
     def _with_queued(self, taken: Sequence[Sent]) -> list[Sent]:

@@ -260,7 +260,9 @@ class Hosting:
         for owned in self.logs:
             try:
                 if owned.is_open:
-                    await owned.keep(await self._retention_ms(owned.place))
+                    is_segment = owned.place.segment_id is not None
+                    expected = await self._subscriptions(owned.topic) if is_segment else ()
+                    await owned.keep(await self._retention_ms(owned.place), expected)
             except StoreError as error:
                 log.info("%s is not trimmed now: %s", owned.name, error)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,6 +34,7 @@ from segments.errors import NotHere, QuotaExceeded, Terminated, TooMany
 from segments.frames import NOWHERE, receipt
 from segments.keeping import OverQuota, Quota, needed_from, trim_below
 from segments.producers import WHOLE, Producer, Producers, Sequences
+from segments.rates import Meter
 from segments.subscription import LogSubscription
 from segments.tail import Budget, Tail
 
@@ -99,6 +100,7 @@ class OpenLog:
         self.producers = Producers(opened.state.topic_epoch, self._close_producer)
         self.subscriptions: dict[str, LogSubscription] = {}
         self._readers: set[LogSubscription] = set()  # not durable, gone with their consumer
+        self._sealed_out: list[Sent] = []  # to be told that the log is sealed
         self._tail = Tail(opened.state.next, around.tails, around.limits.tail_bytes)
         self._appender = Appender(
             around.logs,
@@ -109,6 +111,7 @@ class OpenLog:
             replicas=around.limits.replicas,
         )
         self._keeper = CursorKeeper(around.logs, lambda: self.claim, nursery=around.nursery, lost=self.lose)
+        self.meter_in, self.meter_out = Meter(trio.current_time()), Meter(trio.current_time())
         for name, stored in opened.cursors.items():
             # Of which type its consumers are, the first of them says.
             self.subscriptions[name] = self._subscription(name, Kind.EXCLUSIVE, Cursor.decode(stored), durable=True)
@@ -162,12 +165,15 @@ class OpenLog:
         self, producer: Producer, sequence: int, highest: int, messages: int, body: bytes, chunk: Chunk | None = None
     ) -> None:
         """Take a message of a producer that has joined; what becomes of it is told to its connection."""
-        if producer.broken or not self.is_open:
-            # It has been told to come back, and sends again then whatever it has sent since. To a sealed log nobody
-            # comes back.
-            if self.sealed and self.is_open:
-                self._turn_away(producer, sequence, Terminated.server_error, _SEALED)
+        if not self.is_open:
+            return  # it has been told to come back, and sends again then whatever it has sent since
+        if self._appender.ended:
+            # Sealed: nobody comes back to it, so everything is answered.
+            producer.pending += 1
+            self._found_sealed([Sent(producer, sequence, highest, messages, b"", False)])
             return
+        if producer.broken:
+            return  # as above
         last = max(sequence, highest)
         if self._is_over_quota:
             self._turn_away(producer, sequence, QuotaExceeded.server_error, _OVER_QUOTA)
@@ -316,6 +322,8 @@ class OpenLog:
         """Count what was sent to consumers."""
         self._around.counters.messages_out += messages
         self._around.counters.bytes_out += size
+        if messages:
+            self.meter_out.count(trio.current_time(), messages, size)
 
     def cached(self, indexes: Sequence[int]) -> list[StoredEntry] | None:
         return self._tail.get(indexes)
@@ -325,10 +333,17 @@ class OpenLog:
             return await self._around.logs.read(self.claim, indexes[0], min(len(indexes), _READ_ENTRIES))
         return await self._around.logs.read_some(self.claim, indexes[:_READ_ENTRIES])
 
-    async def keep(self, retention_ms: int) -> None:
-        """Remove what nobody needs and what is older than that; negative: keep all but what is over the quota."""
+    async def keep(self, retention_ms: int, expected: Collection[str] = ()) -> None:
+        """Remove what nobody needs and what is older than that; negative: keep all but what is over the quota.
+
+        A subscription that is expected and was never here has everything before it: its consumers come when they have
+        done with the segments before this one.
+        """
         quota = self._around.limits.quota
-        needed = needed_from((s.cursor.mark for s in self.subscriptions.values()), self.next)
+        marks = [s.cursor.mark for s in self.subscriptions.values()]
+        if any(name not in self.subscriptions for name in expected):
+            marks.append(self.first - 1)
+        needed = needed_from(marks, self.next)
         if needed <= self.first and not quota.is_exceeded(self.size):
             return
         young = self.first
@@ -397,10 +412,13 @@ class OpenLog:
 
     def _stored(self, entries: Sequence[StoredEntry]) -> None:
         self._tail.add(entries)
-        counters = self._around.counters
+        messages = size = 0
         for entry in entries:
-            counters.messages_in += entry.messages
-            counters.bytes_in += len(entry.body)
+            messages += entry.messages
+            size += len(entry.body)
+        self._around.counters.messages_in += messages
+        self._around.counters.bytes_in += size
+        self.meter_in.count(trio.current_time(), messages, size)
         for subscription in self._all_subscriptions():
             subscription.wake()
 
@@ -416,10 +434,13 @@ class OpenLog:
 
     def _found_sealed(self, refused: Sequence[Sent]) -> None:
         self.note_sealed()
-        self._around.nursery.start_soon(self._tell_sealed, refused)
+        if not self._sealed_out:
+            self._around.nursery.start_soon(self._tell_sealed)
+        self._sealed_out += refused
 
-    async def _tell_sealed(self, refused: Sequence[Sent]) -> None:
+    async def _tell_sealed(self) -> None:
         error = await self.terminated()
+        refused, self._sealed_out = self._sealed_out, []
         for sent in refused:
             self._refuse(sent, error.server_error, str(error))
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import trio
 
 from layout.segments import Segment
 from metadata.lanes import Lane
 from metadata.log_places import LogPlace
+from metadata.log_states import LogFigures, LogStanding
 from metadata.registrations import Registrations
 from metadata.segment_logs import SegmentLogs
 from metadata.store import TopicStore
@@ -90,6 +93,36 @@ class LogsOfTopics:
             except NotHere:
                 continue
             await owned.remove(subscription)
+
+    async def figures(
+        self, topic: TopicName, incarnation: str, segments: Sequence[Segment], subscriptions: Mapping[str, Settings]
+    ) -> Mapping[int, LogFigures]:
+        """What there is to know about segments, from one look at the store; rates of those that this node owns."""
+        places = [place_of(topic, segment) for segment in segments]
+        standings = await self._logs.standings(self._lane(), incarnation, places, list(subscriptions))
+        return {
+            segment.segment_id: self._figures_of(segment, place, standing, subscriptions)
+            for segment, place, standing in zip(segments, places, standings, strict=True)
+        }
+
+    def _figures_of(
+        self, segment: Segment, place: LogPlace, standing: LogStanding, subscriptions: Mapping[str, Settings]
+    ) -> LogFigures:
+        state = standing.state
+        if state is None:
+            return LogFigures()
+        backlogs = {}
+        for name, settings in subscriptions.items():
+            cursor = standing.cursors.get(name)
+            if cursor is not None:
+                backlogs[name] = Cursor.decode(cursor).unacked_between(state.first, state.next)
+            else:
+                backlogs[name] = state.next - state.first if is_unread(segment, settings) else 0
+        owned = self._hosting.get(place.name)
+        if owned is None:
+            return LogFigures(state.size, backlogs)
+        now = trio.current_time()
+        return LogFigures(state.size, backlogs, *owned.meter_in.rates(now), *owned.meter_out.rates(now))
 
     async def still_open(self, topic: TopicName, subscription: str, claims: Collection[Claim]) -> frozenset[Claim]:
         """Which of these consumers still have these segments open, as far as this node can see."""

@@ -6,11 +6,12 @@ as a page of errors, so such calls are made on other threads, and the main threa
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from types import FrameType
 from typing import Any, Final, TypeVar
@@ -45,7 +46,7 @@ def ends_cleanly(otherwise: str) -> Callable[[Callable[..., None]], Callable[...
 
 def interruptible(work: Callable[[], T], stop: Callable[[], object] = lambda: None) -> T:
     """Do it on another thread. On an interrupt `stop` is called until the work has ended, and then it is raised."""
-    with ThreadPoolExecutor(1, thread_name_prefix="job") as threads:
+    with ExitStack() as stack, ThreadPoolExecutor(1, thread_name_prefix="job") as threads:
         doing = threads.submit(work)
         interrupt: KeyboardInterrupt | None = None
         while True:
@@ -58,10 +59,23 @@ def interruptible(work: Callable[[], T], stop: Callable[[], object] = lambda: No
                     # Again and again: between two jobs there is none to be stopped, and the next one would begin.
                     stop()
             except KeyboardInterrupt as heard:
+                if interrupt is None:
+                    stack.enter_context(without_logs())
                 interrupt = heard
         if interrupt is not None:
             raise interrupt
         return doing.result()
+
+
+@contextmanager
+def without_logs() -> Iterator[None]:
+    """What libraries have to say about a Java that is gone, in pages, is no news to who has ended it."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from spark.errors import JobError
-from spark.interrupts import interruptible
+from spark.interrupts import interruptible, without_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,8 +96,8 @@ def run_in(session: SparkSession, work: Callable[[], T]) -> T:
 
 
 def _stop(session: SparkSession) -> None:
-    with warnings.catch_warnings():
-        # Where Java is gone there is nothing to stop, and PySpark would say so at length.
+    # Where Java is gone there is nothing to stop, and PySpark would say so at length.
+    with without_logs(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             session.stop()

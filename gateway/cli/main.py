@@ -8,7 +8,19 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import config, doctor, namespaces, nodes, schemas, subscriptions, topics, trace, watch
+from gateway.cli import (
+    config,
+    consume,
+    doctor,
+    namespaces,
+    nodes,
+    produce,
+    schemas,
+    subscriptions,
+    topics,
+    trace,
+    watch,
+)
 from gateway.cli.failures import alone, sentence
 from gateway.cli.options import with_settings
 from gateway.settings import Settings
@@ -63,6 +75,8 @@ app.add_typer(subscriptions.app, name="subscriptions", rich_help_panel=_USING)
 app.add_typer(schemas.app, name="schemas", rich_help_panel=_USING)
 app.add_typer(namespaces.app, name="namespaces", rich_help_panel=_USING)
 app.command(rich_help_panel=_USING)(nodes.nodes)
+app.command(rich_help_panel=_USING)(produce.produce)
+app.command(rich_help_panel=_USING)(consume.consume)
 app.add_typer(watch.app, name="watch", rich_help_panel=_USING)
 app.add_typer(trace.app, name="trace", rich_help_panel=_USING)
 

@@ -98,6 +98,18 @@ def parse_any_topic(text: str) -> TopicName:
     return topic
 
 
+def parse_interval(text: str, option: str) -> float:
+    """Seconds."""
+    from gateway.quantities import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f'"{text}" is no duration: give one like 500ms, 3s or 5m.', param_hint=option
+        ) from None
+
+
 def check_service_url(text: str) -> str:
     try:
         return str(url("pulsar").parse(text))

@@ -75,7 +75,7 @@ class ClassicRoutes(Controller):
     async def read_topic(self, ports: Ports, name: TopicInPath) -> ClassicTopicInfo:
         """Also one that is being deleted, until it is gone."""
         found = await _found(ports, name)
-        sealed = found.sealed if isinstance(found, ClassicLog) else bool(found.migrated)
+        sealed = found.sealed if isinstance(found, ClassicLog) else found.migrated
         return ClassicTopicInfo(str(name), found.partitions, sealed, found.ctime_ms, dict(found.properties))
 
     @delete(

@@ -72,7 +72,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SegmentStats(msgspec.Struct, frozen=True, rename="camel"):
-    """A segment as the layout has it. `owner_broker` is null: segments have no owners before there are messages."""
+    """A segment as the layout has it. `owner_broker` is null while no living node owns it."""
 
     name: str
     state: Literal["ACTIVE", "SEALED"]
@@ -80,6 +80,18 @@ class SegmentStats(msgspec.Struct, frozen=True, rename="camel"):
     child_ids: list[int]
     entry_buckets: int
     owner_broker: str | None
+    storage_size: int = 0
+    msg_rate_in: float = 0.0
+    byte_rate_in: float = 0.0
+    msg_rate_out: float = 0.0
+    byte_rate_out: float = 0.0
+
+
+class SegmentState(msgspec.Struct, frozen=True, rename="camel"):
+    """A segment as the first milestone of Pulsar 5 tells it."""
+
+    name: str
+    state: Literal["ACTIVE", "SEALED"]
 
 
 class LayoutStats(msgspec.Struct, frozen=True, rename="camel"):
@@ -145,10 +157,14 @@ class SubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):
     byte_rate_out: float = 0.0
     msg_rate_redeliver: float = 0.0
     message_ack_rate: float = 0.0
+    consumer_count: int = 0
 
 
 class ScalableTopicStats(msgspec.Struct, frozen=True, rename="camel"):
-    """Rates, sizes, backlogs and producers are empty: no messages go through this server yet."""
+    """Sizes and backlogs are the store's, backlogs in entries; rates are of the segments that the asked node owns.
+
+    `epoch`, the numbers of segments and `segments` repeat what stands in `layout`, for older clients.
+    """
 
     layout: LayoutStats
     leader: LeaderStats | None
@@ -161,6 +177,11 @@ class ScalableTopicStats(msgspec.Struct, frozen=True, rename="camel"):
     average_msg_size: float = 0.0
     storage_size: int = 0
     backlog_size: int = 0
+    epoch: int = 0
+    total_segments: int = 0
+    active_segments: int = 0
+    sealed_segments: int = 0
+    segments: dict[str, SegmentState] = {}
 
 
 class TopicSchema(msgspec.Struct, frozen=True):

@@ -1,8 +1,7 @@
 #!lua
 -- Creates a classic log: a topic of its own, or one partition. State, index entry and change log entry, or nothing.
 -- KEYS: classic, index, changes, mark, closed, record, partitioned
--- ARGV: op, incarnation, index field, path, log length, store id, properties, incarnation of the partitioned topic that it
---   belongs to ('' for none)
+-- ARGV: op, incarnation, index field, path, log length, store id, properties
 -- Returns {outcome, incarnation, version}; outcome is done, exists, scalable or partitioned (the name is taken by a topic
 -- of that kind), closed (the namespace is being deleted) or lost (the mark is not that of our store).
 local op, incarnation = ARGV[1], ARGV[2]
@@ -18,7 +17,7 @@ redis.call('XLEN', KEYS[3])
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 redis.call('HSET', KEYS[1], 'state', 'ACTIVE', 'incarnation', incarnation, 'ctime', now, 'op', op,
-  'properties', ARGV[7], 'parent', ARGV[8])
+  'properties', ARGV[7])
 redis.call('HSET', KEYS[2], ARGV[3], incarnation)
 redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[5], '*',
   'topic', ARGV[4], 'kind', 'classic', 'incarnation', incarnation, 'op', op)

@@ -1,10 +1,9 @@
 #!lua flags=allow-oom
 -- Deletes a classic log: its state and index entry go, its storage goes to the garbage list, and the change log says so.
 -- KEYS: classic, index, changes, garbage
--- ARGV: op, incarnation ('' for whichever it is), index field, path, log length, incarnation of the scalable topic that it
---   was migrated to ('' for a log that was not)
--- Returns {outcome, incarnation, version}; outcome is done, missing, conflict (another incarnation) or migrated (to
--- another topic than that).
+-- ARGV: op, incarnation ('' for whichever it is), index field, path, log length, '1' if it has been migrated
+-- Returns {outcome, incarnation, version}; outcome is done, missing, conflict (another incarnation) or migrated (and not
+-- expected to be, or the other way round).
 local current = redis.call('HMGET', KEYS[1], 'incarnation', 'migrated')
 if not current[1] then return {'missing', '', ''} end
 if (current[2] or '') ~= ARGV[6] then return {'migrated', current[1], ''} end

@@ -2,10 +2,9 @@
 -- Deletes the record of a partitioned topic whose partitions are gone, with its index entry, and says so in the change log;
 -- its schemas go by the garbage list.
 -- KEYS: partitioned, index, changes, garbage
--- ARGV: op, incarnation, index field, path, log length, incarnation of the scalable topic that it was migrated to ('' for
---   one that was not)
--- Returns {outcome, incarnation, version}; outcome is done, missing, conflict (another incarnation, unless it is '') or
--- migrated (to another topic than that).
+-- ARGV: op, incarnation ('' for whichever it is), index field, path, log length, '1' if it has been migrated
+-- Returns {outcome, incarnation, version}; outcome is done, missing, conflict (another incarnation) or migrated (and not
+-- expected to be, or the other way round).
 local current = redis.call('HMGET', KEYS[1], 'incarnation', 'migrated')
 if not current[1] then return {'missing', '', ''} end
 if (current[2] or '') ~= ARGV[6] then return {'migrated', current[1], ''} end

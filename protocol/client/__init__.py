@@ -22,6 +22,24 @@ Follow the topics of a namespace in the same way, here those of one team::
 A lost connection is replaced, and the server is sent a hash of what is known: if that is still right, nothing is told
 again. Who iterates slowly is given what happened meanwhile in one event.
 
+Produce to a topic and consume it. Keys stay in order and nothing that was confirmed is lost, while segments split,
+merge and move and connections come and go::
+
+    async with open_pool("pulsar://127.0.0.1:6650") as pool:
+        async with open_producer(pool, "topic://public/default/orders") as producer:
+            where = await producer.send(Message(b"one", key="customer-1"))
+            print(where.topic, where.ledger, where.index)
+            on_its_way = [await producer.post(Message(b"%d" % n, key="customer-1")) for n in range(100)]
+        async with open_stream_consumer(
+            pool, "topic://public/default/orders", "billing", initial_position="earliest"
+        ) as consumer:
+            async for message in consumer:
+                print(message.key, message.value)
+                await consumer.ack_cumulative(message)
+
+`open_consumer` shares all segments with the other consumers of a subscription, `open_reader` needs no subscription.
+All of them take `persistent://` topics and single segments as well.
+
 Or hold many watches on one connection::
 
     async with connect("pulsar://127.0.0.1:6650") as connection:

@@ -81,7 +81,7 @@ async def connect(
             tasks.start_soon(connection._run, connection._keep_alive, keep_alive)
             yield connection
         finally:
-            connection._end(ConnectionLost(f"The connection to {address} was closed on this side."))
+            connection.close()
 
 
 class ClientConnection:
@@ -125,6 +125,10 @@ class ClientConnection:
     @property
     def is_open(self) -> bool:
         return self._failure is None
+
+    def close(self) -> None:
+        """End the connection at once; whoever uses it is told, as of a lost one."""
+        self._end(ConnectionLost(f"The connection to {self.address} was closed on this side."))
 
     async def wait_ended(self) -> None:
         await self._ended.wait()

@@ -28,12 +28,14 @@ class Inbox:
     def __init__(self) -> None:
         self.taken = 0
         self._ready: deque[Source] = deque()
+        self._is_ready: set[Source] = set()
         self._waiting = trio.lowlevel.ParkingLot()
         self._end: ProtocolError | None = None
 
     def announce(self, source: Source) -> None:
         """A source has something to take, or more of it."""
-        if source not in self._ready:
+        if source not in self._is_ready:
+            self._is_ready.add(source)
             self._ready.append(source)
         self._waiting.unpark_all()
 
@@ -48,11 +50,11 @@ class Inbox:
         while self._ready:
             source = self._ready.popleft()
             if not source.has_messages:
+                self._is_ready.discard(source)
                 continue
             self.taken += 1
             item = source.take(self.taken)
-            if source.has_messages:
-                self._ready.append(source)
+            self._ready.append(source)  # and out again if it has no more when it is its turn
             if isinstance(item, ReceivedMessage):
                 return item
             raise item

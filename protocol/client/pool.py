@@ -12,6 +12,7 @@ from protocol.client.background import background
 from protocol.client.connection import CLIENT_VERSION, KEEP_ALIVE_INTERVAL, REQUEST_TIMEOUT, ClientConnection, connect
 from protocol.client.errors import BadServiceUrl, ConnectionLost, RequestTimedOut, ServerMisbehaved
 from protocol.client.lookups import MAX_REDIRECTS, target_of
+from protocol.client.reconnecting import OnState
 from protocol.errors import ProtocolError
 
 
@@ -22,18 +23,19 @@ async def open_pool(
     client_version: str = CLIENT_VERSION,
     timeout: float = REQUEST_TIMEOUT,
     keep_alive: float = KEEP_ALIVE_INTERVAL,
+    on_state: OnState | None = None,
 ) -> AsyncIterator[ConnectionPool]:
     """Connections to a server, or to any of several that belong together, and to those that it points to.
 
     The first one is made at once, so that a wrong address is noticed here. Later on a lost connection is replaced when
-    somebody asks for it.
+    somebody asks for it, and `on_state` is told when one was lost and when one is made again.
     """
     urls = [service_url] if isinstance(service_url, str) else service_url
     services = [ServiceAddress.parse(url) for url in urls]
     if not services:
         raise BadServiceUrl("No address of a server is given.")
     async with background() as tasks:
-        pool = ConnectionPool(tasks, services, client_version, timeout, keep_alive)
+        pool = ConnectionPool(tasks, services, client_version, timeout, keep_alive, on_state)
         await pool.service()
         yield pool
 
@@ -63,13 +65,20 @@ class ConnectionPool:
         client_version: str,
         timeout: float,
         keep_alive: float,
+        on_state: OnState | None = None,
     ) -> None:
         self.timeout = timeout
+        self._on_state = on_state or (lambda _: None)
         self._tasks = tasks
         self._services = list(services)
         self._client_version = client_version
         self._keep_alive = keep_alive
         self._slots: dict[tuple[ServiceAddress, ServiceAddress | None], _Slot] = {}
+
+    @property
+    def connections(self) -> list[ClientConnection]:
+        """Those that are open now."""
+        return [slot.connection for slot in self._slots.values() if slot.connection is not None and slot.is_usable]
 
     async def service(self) -> ClientConnection:
         """A connection to the first server that answers, beginning with the one that did so last."""
@@ -78,16 +87,23 @@ class ConnectionPool:
             try:
                 return await self.connection_to(address)
             except (ConnectionLost, RequestTimedOut):
-                if self._services[0] == address:  # or another task has moved on already
-                    self._services.append(self._services.pop(0))
+                self._pass_over(address)
         return await self.connection_to(self._services[0])
+
+    def _pass_over(self, address: ServiceAddress) -> None:
+        if self._services[0] == address:  # or another task has moved on already
+            self._services.append(self._services.pop(0))
 
     async def connection_for(self, topic: str) -> ClientConnection:
         """Ask which server is responsible for a topic, go where that points to, and connect."""
         connection = await self.service()
         authoritative = False
         for _ in range(MAX_REDIRECTS + 1):
-            answer = await connection.lookup(topic, authoritative=authoritative)
+            try:
+                answer = await connection.lookup(topic, authoritative=authoritative)
+            except RequestTimedOut:
+                self._pass_over(connection.address)  # it is connected and says nothing
+                raise
             target = target_of(answer, connection.address)
             if answer.response == answer.Connect:
                 if answer.proxy_through_service_url:
@@ -123,7 +139,9 @@ class ConnectionPool:
             ) as connection:
                 slot.connection = connection
                 slot.decided.set()
+                self._on_state("connected")
                 await connection.wait_ended()
+                self._on_state("reconnecting")
         except ProtocolError as error:
             slot.failure = error
         finally:

@@ -170,7 +170,9 @@ class SegmentProducer(Attached):
         error = ServerRefused(refusal.error, refusal.message)
         match refusal.error:
             case api.TopicTerminatedError | api.TopicNotFound | api.ProducerFenced | api.AuthorizationError:
-                self._fail(error)
+                # Those before it are confirmed by now, or they would go to another segment as well.
+                if self._oldest(refusal.sequence_id) is not None:
+                    self._fail(error)
             case api.NotAllowedError:
                 if (sending := self._oldest(refusal.sequence_id)) is not None:
                     self._pending.popleft()

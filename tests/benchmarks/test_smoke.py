@@ -32,6 +32,15 @@ FIGURES = {
         "rebalances while a crowd joins",
         "a crowd joins",
     ],
+    "messages": [
+        "time per acknowledged message, one producer",
+        "time per acknowledged message, ten producers",
+    ],
+    "dispatch": [
+        "time per delivered message, one subscription",
+        "time per delivered message, twenty subscriptions",
+    ],
+    "segments": ["memory per idle segment"],
     "record": ["recorder overhead"],
     "analysis": ["analysis of a smaller trace", "analysis of a larger trace", "analysis, how time grows"],
     "replay": ["lateness of a replay, p99", "from due to shown in a replay, p99"],

@@ -21,11 +21,12 @@ from layout.segments import Segment
 from metadata import keys
 from metadata.records import StoredTopic
 from metadata.registrations import Registrations
-from metadata.subscriptions import Assignment, Attachment, Settings, Subscription, SubscriptionType, TopicState
+from metadata.subscriptions import Assignment, Attachment, Subscription, SubscriptionType, TopicState
 from protocol.names import TopicName
 from tests.support.consumers import LIMIT
 from tests.support.nodes import running_node, transitions_of
 from tests.support.processes import ValkeyProcess
+from tests.support.unwritten_segments import UnwrittenSegments
 from tests.support.waiting import eventually
 
 TOPIC = TopicName.parse("topic://public/default/orders")
@@ -37,7 +38,7 @@ SETTINGS: dict[str, Any] = {"consumer_grace": LONG, "prune_interval": LONG, "han
 Owners = Mapping[str, Assignment]
 
 
-class ScriptedSegments:
+class ScriptedSegments(UnwrittenSegments):
     """Segments that are drained and open as the test says: first nothing is drained, and nothing open."""
 
     def __init__(self) -> None:
@@ -70,9 +71,6 @@ class ScriptedSegments:
 
     async def skip_all(self, topic: TopicName, subscription: str, segment: Segment) -> None:
         self.drain(segment.segment_id, subscription=subscription)
-
-    async def backlog(self, topic: TopicName, subscription: str, segment: Segment, settings: Settings) -> int:
-        return 0
 
     async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
         self.done.pop(subscription, None)

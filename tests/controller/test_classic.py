@@ -68,7 +68,7 @@ async def test_a_topic_is_created_read_listed_and_deleted(topology: Topology) ->
     async with opened(topology) as (store, classic):
         await classic.create(TOPIC, {"owner": "shop"})
         found = await log_of(classic)
-        assert (found.sealed, found.properties, found.partitions, found.parent) == (False, {"owner": "shop"}, 0, "")
+        assert (found.sealed, found.properties, found.partitions) == (False, {"owner": "shop"}, 0)
         assert found.ctime_ms > 1_600_000_000_000
         assert await classic.topics.list_logs(NAMESPACE) == ["orders"]
         # Namespace listings of scalable topics know nothing of it.
@@ -101,7 +101,7 @@ async def test_a_partitioned_topic_has_all_its_partitions_at_once(topology: Topo
         assert await classic.topics.list_logs(NAMESPACE) == logs
         assert await classic.topics.list_partitioned(NAMESPACE) == ["orders"]
         for name in found.logs:
-            assert (await log_of(classic, name)).parent == found.version.incarnation
+            assert (await log_of(classic, name)).incarnation == found.version.incarnation
 
 
 async def test_partitions_only_become_more(topology: Topology) -> None:
@@ -257,6 +257,18 @@ async def test_a_partition_that_is_used_while_its_topic_is_deleted_does_not_stay
         with pytest.raises(TopicMissing):
             await classic.provide(TOPIC.partition_at(0))
         assert await classic.topics.list_logs(NAMESPACE) == []
+
+
+async def test_a_partition_that_outlived_its_topic_is_replaced_by_that_of_the_next_one(valkey: ValkeyProcess) -> None:
+    async with opened(valkey) as (store, classic):
+        await classic.create_partitioned(TOPIC, 2)
+        old = await log_of(classic, TOPIC.partition_at(1))
+        await classic.topics.delete_log(TOPIC.partition_at(0))
+        await classic.topics.delete_partitioned(TOPIC)
+        await classic.create_partitioned(TOPIC, 2)
+        new = await log_of(classic, TOPIC.partition_at(1))
+        assert new.incarnation == (await partitioned(classic)).version.incarnation != old.incarnation
+        assert f"{old.incarnation}/public/default/orders-partition-1/".encode() in await garbage_of(store)
 
 
 async def test_a_partition_is_deleted_by_itself_only_if_its_topic_is_gone(valkey: ValkeyProcess) -> None:

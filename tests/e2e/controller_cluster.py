@@ -114,7 +114,7 @@ class ForkedServer(VelaServer):
         self._out.touch()
         self._err.touch()
         self._code: int | None = None
-        self._http = httpx.Client(timeout=30, trust_env=False, follow_redirects=True)
+        self._http = httpx.Client(timeout=30, trust_env=False, verify=False, follow_redirects=True)
         self._pid = forge().fork(directory, ["serve", "--listen", f"{HOST}:0", "--http", f"{HOST}:0", *flags])
 
     @property

@@ -47,7 +47,9 @@ class Outcome:
         return said[0]
 
 
-def run_vela(*arguments: str, cwd: Path | None = None, variables: Mapping[str, str] | None = None) -> Outcome:
+def run_vela(
+    *arguments: str, cwd: Path | None = None, variables: Mapping[str, str] | None = None, within: float = START_LIMIT
+) -> Outcome:
     """Run a command to its end."""
     done = subprocess.run(
         [VELA, *arguments],
@@ -56,7 +58,7 @@ def run_vela(*arguments: str, cwd: Path | None = None, variables: Mapping[str, s
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=START_LIMIT,
+        timeout=within,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
 
@@ -147,7 +149,7 @@ class VelaServer(RunningCommand):
         chosen = [part for flag, value in defaults.items() if flag not in flags for part in (flag, value)]
         super().__init__(directory, ["serve", *chosen, *flags], variables)
         # Not through a proxy of the environment: nothing else reaches the loopback of this machine.
-        self._http = httpx.Client(timeout=30, trust_env=False, follow_redirects=True)
+        self._http = httpx.Client(timeout=30, trust_env=False, verify=False, follow_redirects=True)
 
     @classmethod
     def start(cls, directory: Path, *flags: str, **variables: str) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -70,7 +71,7 @@ class Cluster:
     async def start(self) -> None:
         self.nodes = [self._spawn(index) for index in range(len(self.proxies))]
         for node in self.nodes:
-            await eventually(lambda node=node: node.is_ready, within=START_LIMIT)
+            await eventually(partial(getattr, node, "is_ready"), within=START_LIMIT)
 
     async def start_again(self, index: int) -> None:
         """Another process in the place of one that has ended."""

@@ -23,7 +23,7 @@ ALL_COMMANDS = dict(commands(typer.main.get_command(cli.app)))
 
 
 CONTRACT = {
-    "": "serve doctor nodes",
+    "": "serve doctor nodes produce consume",
     "config": "show",
     "topics": "create list get delete split merge graph set-properties stats consumers retention partitions",
     "subscriptions": "list create delete seek skip-all",
@@ -98,6 +98,14 @@ def test_version_is_printed() -> None:
         ("subscriptions", "seek", "t", "s", "--to", "yesterday"),
         ("subscriptions", "seek", "t", "s", "--timestamp", "-1"),
         ("subscriptions", "seek", "t", "s", "--timestamp", "253402300800000"),
+        ("produce", "t"),
+        ("produce", "t", "x", "--stdin"),
+        ("produce", "t", "x", "--separator", ""),
+        ("produce", "t", "x", "--count", "0"),
+        ("produce", "t", "x", "--rate", "0"),
+        ("consume", "t"),
+        ("consume", "t", "-s", "s", "--from", "yesterday"),
+        ("consume", "t", "-s", "s", "--timeout", "5"),
         ("trace", "cat"),
         ("trace", "info", "x", "--no-such-flag"),
         ("serve", "--no-such-flag"),

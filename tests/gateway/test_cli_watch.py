@@ -1,14 +1,9 @@
 """How `vela watch` shows pushes to people and to programs, and what it says when something is wrong."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from queue import Queue
-from threading import Thread
 
 import pytest
-import trio
 
 from gateway.cli.pushes import (
     describe_change,
@@ -20,6 +15,7 @@ from gateway.cli.pushes import (
 from layout.layouts import Layout
 from protocol.client import Change, Snapshot
 from protocol.wire import pulsar_api_pb2 as api
+from tests.gateway.scripted import scripted
 from tests.gateway.vela_command import Outcome, closed_port, vela
 from tests.protocol.client.scripted_server import (
     Peer,
@@ -27,7 +23,6 @@ from tests.protocol.client.scripted_server import (
     deleted,
     diff,
     layout,
-    scripted_server,
     snapshot,
     watch_refused,
 )
@@ -142,29 +137,6 @@ def test_json_of_a_namespace_is_sorted_or_in_order() -> None:
         "added": ["b", "a"],
         "removed": ["c"],
     }
-
-
-@contextmanager
-def scripted(*scripts: Script) -> Iterator[str]:
-    """The URL of a scripted server that runs beside the command, in a thread of its own."""
-    urls: Queue[str] = Queue()
-    stop = trio.CancelScope()
-    tokens: Queue[trio.lowlevel.TrioToken] = Queue()
-
-    async def serve() -> None:
-        with stop:
-            async with scripted_server(*scripts) as server:
-                tokens.put(trio.lowlevel.current_trio_token())
-                urls.put(server.url)
-                await trio.sleep_forever()
-
-    thread = Thread(target=trio.run, args=(serve,))
-    thread.start()
-    try:
-        yield urls.get(timeout=10)
-    finally:
-        tokens.get(timeout=10).run_sync_soon(stop.cancel)
-        thread.join()
 
 
 def watch_namespace(*scripts: Script, flags: tuple[str, ...] = ()) -> tuple[Outcome, str]:

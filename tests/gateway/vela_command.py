@@ -11,10 +11,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 from unittest.mock import patch
+
+import typer.main
 
 from gateway.cli.main import main
 
@@ -27,6 +30,9 @@ class Outcome:
 
 
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
+# A process does these once. Certificates are not looked at, because nothing here is asked over TLS.
+_built_once = cache(typer.main.get_command)
+_NO_CERTIFICATES = {"SSL_CERT_DIR": os.devnull}
 
 
 class _Terminal(io.StringIO):
@@ -47,10 +53,11 @@ def vela_in_terminal(columns: int, *arguments: str, **variables: str) -> Outcome
 
 def _run(out: io.StringIO, arguments: Sequence[str], variables: Mapping[str, str]) -> Outcome:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("VELA_")}
-    environ |= {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"} | dict(variables)
+    environ |= _NO_CERTIFICATES | {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"} | dict(variables)
     err = io.StringIO()
     with (
         patch.object(sys, "argv", ["vela", *arguments]),
+        patch.object(typer.main, "get_command", _built_once),
         patch.dict(os.environ, environ, clear=True),
         redirect_stdout(out),
         redirect_stderr(err),

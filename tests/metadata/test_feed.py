@@ -1,8 +1,10 @@
 """The change feed over every topology: bells, lost bells, gaps, and stores that are not what they were."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from functools import cache
+from itertools import count, islice
 
 import pytest
 import trio
@@ -14,6 +16,7 @@ from metadata.lanes import Timeouts
 from metadata.segment_logs import LogPlace, SegmentLogs
 from metadata.store import TopicStore, open_store
 from protocol.names import TopicName
+from tests.support.nodes import topics_in_buckets
 from tests.support.processes import ValkeyProcess
 from tests.support.proxy import FaultProxy
 from tests.support.topology import Topology
@@ -73,16 +76,11 @@ async def following(url: str, probe_interval: float) -> AsyncIterator[tuple[Topi
             nursery.cancel_scope.cancel()
 
 
-def beginning_in(bucket_condition: Callable[[int], bool], count: int = 1) -> list[TopicName]:
-    """Topic names whose buckets meet a condition."""
-    names = (TopicName("topic", "t", "n", f"topic-{n}") for n in range(100_000))
-    found = []
-    for name in names:
-        if bucket_condition(keys.bucket_of(keys.path_of(name))):
-            found.append(name)
-            if len(found) == count:
-                return found
-    raise AssertionError("no such name")
+@cache
+def crowd() -> list[TopicName]:
+    """Three thousand topics in eight of the buckets. To find them takes longer than to create them."""
+    names = (TopicName("topic", "t", "n", f"topic-{n}") for n in count())
+    return list(islice((name for name in names if keys.bucket_of(keys.path_of(name)) % 16 == 3), 3_000))
 
 
 async def test_the_start_is_a_gap_of_every_bucket(topology: Topology) -> None:
@@ -124,7 +122,7 @@ async def test_owners_of_segments_are_changes_and_drained_segments_concern_who_i
 
 
 async def test_changes_by_another_node_in_every_bucket_are_told(topology: Topology) -> None:
-    topics = [topic for bucket in range(keys.BUCKETS) for topic in beginning_in(lambda b, want=bucket: b == want)]  # type: ignore[misc]
+    topics = topics_in_buckets(range(keys.BUCKETS))
     async with following(topology.url, NEVER) as (_, feed, recorder), open_store(topology.url) as other:
         async with trio.open_nursery() as nursery:
             for topic in topics:
@@ -134,7 +132,7 @@ async def test_changes_by_another_node_in_every_bucket_are_told(topology: Topolo
 
 
 async def test_a_burst_is_told_completely(topology: Topology) -> None:
-    topics = beginning_in(lambda bucket: bucket % 16 == 3, count=3_000)
+    topics = crowd()
     async with following(topology.url, NEVER) as (store, _, recorder):
         async with trio.open_nursery() as nursery:
             for topic in topics:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from controller.segment_port import Claim
 from layout.segments import Segment
+from metadata.log_states import LogFigures
 from metadata.subscriptions import Settings
 from protocol.names import TopicName
 
@@ -27,6 +28,11 @@ class UnwrittenSegments:
 
     async def backlog(self, topic: TopicName, subscription: str, segment: Segment, settings: Settings) -> int:
         return 0
+
+    async def figures(
+        self, topic: TopicName, incarnation: str, segments: Sequence[Segment], subscriptions: Mapping[str, Settings]
+    ) -> Mapping[int, LogFigures]:
+        return {}
 
     async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
         """There is nothing to forget."""

@@ -20,6 +20,15 @@ NO_RATES = {
 }
 
 
+NOTHING_GOES_THROUGH = {
+    "storageSize": 0,
+    "msgRateIn": 0.0,
+    "byteRateIn": 0.0,
+    "msgRateOut": 0.0,
+    "byteRateOut": 0.0,
+}
+
+
 async def test_topic_that_nobody_uses_shows_its_layout(api: Api) -> None:
     await api.call("PUT", f"{SCALABLE}/t?numInitialSegments=2")
     response = await api.call("GET", STATS)
@@ -35,7 +44,8 @@ async def test_topic_that_nobody_uses_shows_its_layout(api: Api) -> None:
                     "childIds": [],
                     "entryBuckets": 1,
                     "ownerBroker": None,
-                },
+                }
+                | NOTHING_GOES_THROUGH,
                 "1": {
                     "name": "segment://public/default/t/8000-ffff-1",
                     "state": "ACTIVE",
@@ -43,12 +53,21 @@ async def test_topic_that_nobody_uses_shows_its_layout(api: Api) -> None:
                     "childIds": [],
                     "entryBuckets": 1,
                     "ownerBroker": None,
-                },
+                }
+                | NOTHING_GOES_THROUGH,
             },
         },
         "leader": None,
         "producers": [],
         "subscriptions": {},
+        "epoch": 0,
+        "totalSegments": 2,
+        "activeSegments": 2,
+        "sealedSegments": 0,
+        "segments": {
+            "0": {"name": "segment://public/default/t/0000-7fff-0", "state": "ACTIVE"},
+            "1": {"name": "segment://public/default/t/8000-ffff-1", "state": "ACTIVE"},
+        },
     }
 
 

@@ -8,14 +8,14 @@ import trio.testing
 from protocol.client import EXCLUSIVE, FAILOVER, KEY_SHARED, MessageId, ServerRefused, open_pool, open_stream_consumer
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
+from tests.protocol.client.consumer_server import ConsumerServer, segment_topic, streaming_from
 from tests.protocol.client.producer_scripts import LEDGER, end_politely, watch_layout
 from tests.protocol.client.scripted_server import TOPIC, Peer, scripted_server
-from tests.protocol.client.stream_server import StreamServer, segment_topic, streaming_from
 from tests.support.waiting import eventually
 
 
 async def test_assigned_segments_are_subscribed_to_exclusively() -> None:
-    server = StreamServer(1, 2)
+    server = ConsumerServer(1, 2)
     async with streaming_from(server, name="me", initial_position="earliest") as consumer:
         await eventually(lambda: set(server.attached) == {segment_topic(1), segment_topic(2)})
         await server.deliver(2, 0, 1)
@@ -29,7 +29,7 @@ async def test_assigned_segments_are_subscribed_to_exclusively() -> None:
 
 
 async def test_no_segment_at_all_is_an_assignment_too() -> None:
-    server = StreamServer()
+    server = ConsumerServer()
     async with streaming_from(server) as consumer:
         assert consumer.segments == []
         await server.push(4)
@@ -59,7 +59,7 @@ async def test_a_refused_registration_is_raised_where_the_consumer_is_opened() -
 
 
 async def test_a_segment_that_is_taken_away_is_left_once_everything_taken_is_acknowledged() -> None:
-    server = StreamServer(1, 2)
+    server = ConsumerServer(1, 2)
     async with streaming_from(server) as consumer:
         await server.deliver(1, 0, 1, 2)
         first, second = [await consumer.receive() for _ in range(2)]
@@ -77,7 +77,7 @@ async def test_a_segment_that_is_taken_away_is_left_once_everything_taken_is_ack
 
 
 async def test_a_segment_that_is_assigned_again_before_it_is_left_is_kept() -> None:
-    server = StreamServer(1)
+    server = ConsumerServer(1)
     async with streaming_from(server) as consumer:
         await server.deliver(1, 0, 1)
         first = await consumer.receive()
@@ -91,7 +91,7 @@ async def test_a_segment_that_is_assigned_again_before_it_is_left_is_kept() -> N
 
 
 async def test_a_segment_whose_old_owner_is_still_attached_is_waited_for() -> None:
-    server = StreamServer(1)
+    server = ConsumerServer(1)
     server.busy.add(segment_topic(1))
     async with streaming_from(server) as consumer:
         await trio.testing.wait_all_tasks_blocked(0.05)
@@ -101,7 +101,7 @@ async def test_a_segment_whose_old_owner_is_still_attached_is_waited_for() -> No
 
 
 async def test_acknowledging_up_to_a_message_concerns_what_was_taken_before_in_every_segment() -> None:
-    server = StreamServer(1, 2, 3)
+    server = ConsumerServer(1, 2, 3)
     async with streaming_from(server) as consumer:
         await server.deliver(1, 0, 1)
         one = [await consumer.receive() for _ in range(2)]
@@ -117,7 +117,7 @@ async def test_acknowledging_up_to_a_message_concerns_what_was_taken_before_in_e
 
 
 async def test_a_position_can_be_noted_and_acknowledged_later() -> None:
-    server = StreamServer(1, 2)
+    server = ConsumerServer(1, 2)
     async with streaming_from(server) as consumer:
         await server.deliver(1, 0, 1)
         await consumer.receive()
@@ -128,7 +128,7 @@ async def test_a_position_can_be_noted_and_acknowledged_later() -> None:
 
 
 async def test_older_layouts_are_ignored_and_the_same_one_is_not() -> None:
-    server = StreamServer(1, epoch=5)
+    server = ConsumerServer(1, epoch=5)
     async with streaming_from(server) as consumer:
         await server.push(2, epoch=5)
         await eventually(lambda: consumer.assigned == {segment_topic(2)})
@@ -139,14 +139,14 @@ async def test_older_layouts_are_ignored_and_the_same_one_is_not() -> None:
 
 
 async def test_an_update_that_comes_before_the_answer_is_the_newer_one() -> None:
-    server = StreamServer(1)
+    server = ConsumerServer(1)
     server.push_before_answer = (2,)
     async with streaming_from(server) as consumer:
         assert consumer.assigned == {segment_topic(2)}
 
 
 async def test_after_a_lost_connection_the_consumer_registers_under_its_name_again() -> None:
-    server = StreamServer(1)
+    server = ConsumerServer(1)
     async with streaming_from(server, connections=2, name="me") as consumer:
         await server.deliver(1, 0)
         message = await consumer.receive()
@@ -160,7 +160,7 @@ async def test_after_a_lost_connection_the_consumer_registers_under_its_name_aga
 
 
 async def test_a_part_of_a_segment_is_shared_by_keys_and_acknowledged_one_by_one() -> None:
-    server = StreamServer()
+    server = ConsumerServer()
     async with streaming_from(server) as consumer:
         await server.push(1, ranges=(0, 0x7FFF))
         await server.deliver(1, 0, 1)
@@ -174,7 +174,7 @@ async def test_a_part_of_a_segment_is_shared_by_keys_and_acknowledged_one_by_one
 
 
 async def test_the_partitions_of_a_plain_topic_are_divided_by_the_server() -> None:
-    server = StreamServer(partitions=2)
+    server = ConsumerServer(partitions=2)
     async with streaming_from(server, "persistent://public/default/p"):
         pass
     assert sorted((request.topic, request.subType) for request in server.subscribed) == [

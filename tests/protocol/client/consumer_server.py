@@ -1,8 +1,8 @@
-"""A server for stream consumers: registrations, assignments that the test decides, and segments that deliver."""
+"""A server for consumers: layouts and assignments that the test decides, and segments that deliver."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from tests.protocol.client.consumer_scripts import ack_response, message_frame
 from tests.protocol.client.producer_scripts import layout_of
-from tests.protocol.client.scripted_server import TOPIC, Peer, scripted_server
+from tests.protocol.client.scripted_server import TOPIC, Peer, deleted, scripted_server
 from tests.support.waiting import eventually
 
 LIMIT = 10
@@ -24,7 +24,7 @@ def segment_topic(segment_id: int) -> str:
     return f"segment://public/default/t/0000-ffff-{segment_id}"
 
 
-class StreamServer:
+class ConsumerServer:
     """Answers everything at once; remembers who registered, who is attached, and what was acknowledged."""
 
     def __init__(self, *assigned: int, epoch: int = 0, partitions: int = 0) -> None:
@@ -32,7 +32,9 @@ class StreamServer:
         self.epoch = epoch
         self.partitions = partitions
         self.push_before_answer: tuple[int, ...] | None = None
+        self.segments: Sequence[Sequence[int]] = [(0, 0, 0xFFFF)]
         self.busy: set[str] = set()
+        self.missing: set[str] = set()
         self.names: list[str] = []
         self.attached: dict[str, api.CommandSubscribe] = {}
         self.subscribed: list[api.CommandSubscribe] = []
@@ -41,6 +43,7 @@ class StreamServer:
         self.flowing: set[str] = set()
         self._peer: Peer | None = None
         self._registered = 0
+        self._session = 0
         self._topics: dict[int, str] = {}
 
     @property
@@ -63,6 +66,14 @@ class StreamServer:
                 segment.bucket_ranges.add(start=ranges[0], end=ranges[1])
         await self.peer.send(replies.assignment_update(self._registered, assignment))
 
+    async def push_layout(self, *segments: Sequence[int]) -> None:
+        self.segments = segments
+        self.epoch += 1
+        await self.peer.send(layout_of(segments, self.epoch, self._session))
+
+    async def delete(self) -> None:
+        await self.peer.send(deleted(self._session))
+
     async def deliver(self, segment_id: int, *indexes: int) -> None:
         topic = segment_topic(segment_id)
         await eventually(lambda: topic in self.flowing)
@@ -75,7 +86,8 @@ class StreamServer:
             case BaseCommand.PARTITIONED_METADATA:
                 await peer.send(replies.partitioned_metadata(command.partitionMetadata.request_id, self.partitions))
             case BaseCommand.SCALABLE_TOPIC_LOOKUP:
-                layout = layout_of([(0, 0, 0xFFFF)], self.epoch, command.scalableTopicLookup.session_id)
+                self._session = command.scalableTopicLookup.session_id
+                layout = layout_of(self.segments, self.epoch, self._session)
                 layout.scalableTopicUpdate.dag.controller_broker_url = peer.server.url
                 await peer.send(layout)
             case BaseCommand.SCALABLE_TOPIC_SUBSCRIBE:
@@ -110,6 +122,10 @@ class StreamServer:
         if request.topic in self.busy:
             await peer.send(replies.error(request.request_id, api.ConsumerBusy, "busy"))
             return
+        if request.topic in self.missing:
+            self.events.append(f"missed {request.topic.rpartition('-')[2]}")
+            await peer.send(replies.error(request.request_id, api.TopicNotFound, "not there"))
+            return
         self.subscribed.append(request)
         self.attached[request.topic] = request
         self._topics[request.consumer_id] = request.topic
@@ -126,11 +142,11 @@ class StreamServer:
 
 @asynccontextmanager
 async def streaming_from(
-    stream_server: StreamServer, topic: str = TOPIC, *, connections: int = 1, **options: Any
+    consumer_server: ConsumerServer, topic: str = TOPIC, *, connections: int = 1, **options: Any
 ) -> AsyncIterator[StreamConsumer]:
     with trio.fail_after(LIMIT):
         async with (
-            scripted_server(*[stream_server.run] * connections) as server,
+            scripted_server(*[consumer_server.run] * connections) as server,
             open_pool(server.url) as pool,
             open_stream_consumer(pool, topic, "s", **options) as consumer,
         ):
