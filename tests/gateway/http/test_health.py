@@ -128,7 +128,7 @@ async def test_document_has_all_operations_with_their_words(api: Api) -> None:
                 assert asked >= QUERIES.get((path.rpartition("/")[2], method), set())
 
 
-async def test_document_says_what_the_leader_does_and_what_is_not_there_yet(api: Api) -> None:
+async def test_document_says_what_the_leader_does_and_whose_rates_are_told(api: Api) -> None:
     document = (await api.call("GET", "/openapi.json")).json()
     led = {
         path.rpartition("{topic}")[2]
@@ -145,7 +145,7 @@ async def test_document_says_what_the_leader_does_and_what_is_not_there_yet(api:
         "/{descriptor}/subscription/{subscription}/skip-all",
     }
     stats = document["paths"]["/admin/v2/scalable/{tenant}/{namespace}/{topic}/stats"]["get"]
-    assert "no data plane yet" in stats["description"]
+    assert "segments that this node owns" in stats["description"]
     schemas = document["components"]["schemas"]
     assert {"layout", "leader", "subscriptions", "producers", "msgRateIn"} <= set(
         schemas["ScalableTopicStats"]["properties"]

@@ -346,7 +346,8 @@ async def test_a_record_that_does_not_fit_is_a_missing_value_and_no_gap(valkey: 
     for run in (1, 2):
         async with recording_store(valkey.url, Plan(tmp_path), intake=Intake(most_bytes=2_000)) as (store, recorder):
             # The first run finds no topics, the second those of the first, in its base.
-            there = recorder.written.events
+            there = 2 * run
+            await written(recorder, there)
             await store.create(numbered(10 * run), large, [])
             await store.create(numbered(10 * run + 1), value_of(), [])
             await eventually(lambda: recorder.counters.values_missing == 1)
