@@ -205,7 +205,7 @@ class LogSubscription:
                 self._reading = True
                 self._nursery.start_soon(self._read)
                 return
-            if not self._hand_out(found):
+            if not self._hand_out(found, wanted):
                 break
         self._await_room()
 
@@ -231,7 +231,7 @@ class LogSubscription:
                         continue
                 else:
                     await trio.lowlevel.checkpoint()
-                if not self._hand_out(found):
+                if not self._hand_out(found, wanted):
                     return
         finally:
             self._reading = False
@@ -247,8 +247,12 @@ class LogSubscription:
             self.dispatcher.seek(self.cursor.mark + 1)
         return changed
 
-    def _hand_out(self, entries: Sequence[StoredEntry]) -> bool:
-        """Whether somebody took something."""
+    def _hand_out(self, entries: Sequence[StoredEntry], wanted: Sequence[int]) -> bool:
+        """Whether that led any further: somebody took something, or something else is wanted now.
+
+        The latter where all of it was acknowledged while it was fetched, or waits for a consumer that has no room
+        while others have.
+        """
         deliveries = self.dispatcher.offer(entries)
         messages = size = 0
         for consumer, entry, redeliveries, ack_set in deliveries:
@@ -256,7 +260,7 @@ class LogSubscription:
             messages += entry.messages
             size += len(entry.body)
         self._log.delivered(messages, size)
-        return bool(deliveries)
+        return bool(deliveries) or self.dispatcher.wanted(self._log.next) != wanted
 
     def _await_room(self) -> None:
         """Go on when a connection has taken what is queued for it."""
