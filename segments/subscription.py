@@ -178,8 +178,10 @@ class LogSubscription:
 
     def trim(self) -> None:
         """The log begins later now."""
-        if self.dispatcher.trim(self._log.first) and self.durable:
-            self._log.cursor_changed(self, None)
+        if self.dispatcher.trim(self._log.first):
+            if self.durable:
+                self._log.cursor_changed(self, None)
+            self.wake()
 
     def seek(self, index: int) -> None:
         """Go on from there. The caller has the clients come back, because what they hold is not theirs any more."""
@@ -224,11 +226,7 @@ class LogSubscription:
                         await trio.sleep(backoff.next())
                         continue
                     backoff.reset()
-                    if not found:
-                        # What was wanted is not there any more.
-                        if not self._pass_over(wanted):
-                            return
-                        continue
+                    self._pass_over_lost(wanted, found)
                 else:
                     await trio.lowlevel.checkpoint()
                 if not self._hand_out(found, wanted):
@@ -237,15 +235,13 @@ class LogSubscription:
             self._reading = False
             self._await_room()
 
-    def _pass_over(self, wanted: Sequence[int]) -> bool:
-        """Entries that the log has lost are as good as acknowledged, or nothing would ever follow them."""
-        changed = False
-        for index in wanted:
-            changed |= self.cursor.ack(index)
-        if changed:
-            log.warning("entries %d to %d are gone from a log and are passed over", wanted[0], wanted[-1])
-            self.dispatcher.seek(self.cursor.mark + 1)
-        return changed
+    def _pass_over_lost(self, wanted: Sequence[int], found: Sequence[StoredEntry]) -> None:
+        """What the log has lost, always at its beginning, is as good as acknowledged: else nothing would follow it."""
+        first = found[0].index if found else wanted[-1] + 1
+        if first > wanted[0] and self.dispatcher.trim(first):
+            log.warning("subscription %s passes over entries before %d, which its log has lost", self.name, first)
+            if self.durable:
+                self._log.cursor_changed(self, None)
 
     def _hand_out(self, entries: Sequence[StoredEntry], wanted: Sequence[int]) -> bool:
         """Whether that led any further: somebody took something, or something else is wanted now.

@@ -33,6 +33,7 @@ class SlowLog:
 
     def __init__(self, keys: Sequence[str] = ("key",) * 20, *, is_cached: bool = False) -> None:
         self.next = len(keys)
+        self.lost = 0  # entries at the beginning that nobody knows to be gone
         self.fetching: list[Sequence[int]] = []
         self._keys = keys
         self._is_cached = is_cached
@@ -48,7 +49,7 @@ class SlowLog:
     async def fetch(self, indexes: Sequence[int]) -> list[StoredEntry]:
         self.fetching.append(indexes)
         await self._through.wait()
-        return [self.entry(index) for index in indexes]
+        return [self.entry(index) for index in indexes if index >= self.lost]
 
     def entry(self, index: int) -> StoredEntry:
         return StoredEntry(index, 0, 1, body_of(index, self._keys[index]))
@@ -116,4 +117,26 @@ async def test_messages_for_who_has_no_room_are_not_in_the_way_of_others(
             await trio.testing.wait_all_tasks_blocked()
             log.let_through()
         assert peer.messages == list(range(200, 205))
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kind", [Kind.SHARED, Kind.FAILOVER])
+@pytest.mark.parametrize("lost", [3, 5, 12])
+async def test_what_the_log_has_lost_is_passed_over_and_nothing_else(
+    kind: Kind, lost: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    log = SlowLog()
+    log.lost = lost
+    cursor = Cursor()
+    cursor.ack(14)
+    async with trio.open_nursery() as nursery:
+        subscription = LogSubscription("s", kind, cursor, log, nursery=nursery, durable=True, max_unacked=1_000)
+        taker, peer = consumer(1)
+        subscription.join(taker)
+        for _ in range(20):
+            subscription.flow(taker, 5)
+            await trio.testing.wait_all_tasks_blocked()
+            log.let_through()
+        assert peer.messages == [index for index in range(lost, 20) if index != 14]
+        assert cursor.mark == lost - 1
         nursery.cancel_scope.cancel()
