@@ -178,8 +178,10 @@ class LogSubscription:
 
     def trim(self) -> None:
         """The log begins later now."""
-        if self.dispatcher.trim(self._log.first) and self.durable:
-            self._log.cursor_changed(self, None)
+        if self.dispatcher.trim(self._log.first):
+            if self.durable:
+                self._log.cursor_changed(self, None)
+            self.wake()
 
     def seek(self, index: int) -> None:
         """Go on from there. The caller has the clients come back, because what they hold is not theirs any more."""
@@ -205,7 +207,7 @@ class LogSubscription:
                 self._reading = True
                 self._nursery.start_soon(self._read)
                 return
-            if not self._hand_out(found):
+            if not self._hand_out(found, wanted):
                 break
         self._await_room()
 
@@ -224,31 +226,29 @@ class LogSubscription:
                         await trio.sleep(backoff.next())
                         continue
                     backoff.reset()
-                    if not found:
-                        # What was wanted is not there any more.
-                        if not self._pass_over(wanted):
-                            return
-                        continue
+                    self._pass_over_lost(wanted, found)
                 else:
                     await trio.lowlevel.checkpoint()
-                if not self._hand_out(found):
+                if not self._hand_out(found, wanted):
                     return
         finally:
             self._reading = False
             self._await_room()
 
-    def _pass_over(self, wanted: Sequence[int]) -> bool:
-        """Entries that the log has lost are as good as acknowledged, or nothing would ever follow them."""
-        changed = False
-        for index in wanted:
-            changed |= self.cursor.ack(index)
-        if changed:
-            log.warning("entries %d to %d are gone from a log and are passed over", wanted[0], wanted[-1])
-            self.dispatcher.seek(self.cursor.mark + 1)
-        return changed
+    def _pass_over_lost(self, wanted: Sequence[int], found: Sequence[StoredEntry]) -> None:
+        """What the log has lost, always at its beginning, is as good as acknowledged: else nothing would follow it."""
+        first = found[0].index if found else wanted[-1] + 1
+        if first > wanted[0] and self.dispatcher.trim(first):
+            log.warning("subscription %s passes over entries before %d, which its log has lost", self.name, first)
+            if self.durable:
+                self._log.cursor_changed(self, None)
 
-    def _hand_out(self, entries: Sequence[StoredEntry]) -> bool:
-        """Whether somebody took something."""
+    def _hand_out(self, entries: Sequence[StoredEntry], wanted: Sequence[int]) -> bool:
+        """Whether that led any further: somebody took something, or something else is wanted now.
+
+        The latter where all of it was acknowledged while it was fetched, or waits for a consumer that has no room
+        while others have.
+        """
         deliveries = self.dispatcher.offer(entries)
         messages = size = 0
         # Together for each consumer: calls to the kernel cost more than all that is done here.
@@ -260,7 +260,7 @@ class LogSubscription:
         for consumer, some in parts.items():
             consumer.peer.send(tuple(some))
         self._log.delivered(messages, size)
-        return bool(deliveries)
+        return bool(deliveries) or self.dispatcher.wanted(self._log.next) != wanted
 
     def _await_room(self) -> None:
         """Go on when a connection has taken what is queued for it."""

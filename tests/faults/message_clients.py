@@ -173,7 +173,7 @@ class Consumer:
         self._consuming = consuming
         self._life = trio.CancelScope()
         self._leaving = trio.Event()
-        self._is_open = False
+        self._consumer: TopicConsumer | None = None
         self._opened = _nothing
         self._stopping = False
 
@@ -189,16 +189,27 @@ class Consumer:
         self._stopping = True
         self.leave()
 
+    def standing(self) -> str:
+        """Where it stands with each segment, for whoever looks for the reason why nothing comes."""
+        if self._consumer is None:
+            return f"{self.name} is not there"
+        segments = (
+            f"{segment.topic.rpartition('/')[2]} "
+            f"{'attached' if segment.is_attached else f'not attached: {segment.last_error}'}"
+            for segment in self._consumer._segments.values()
+        )
+        return f"{self.name} has {', '.join(segments) or 'nothing'}"
+
     async def run(self, urls: Sequence[str], chance: random.Random, *, task_status: trio.TaskStatus[None]) -> None:
         self._opened = task_status.started
         while not self._stopping:
             self._leaving = trio.Event()
-            self._is_open = False
+            self._consumer = None
             try:
                 with trio.CancelScope() as self._life:
                     await self._live(urls, chance)
             except* ProtocolError as errors:
-                if self._is_open:
+                if self._consumer is not None:
                     raise  # nothing that happens to servers ends a consumer
                 self._recorder.fault(f"{self.name} cannot begin: {errors.exceptions[0]}")
                 await trio.sleep(AGAIN)
@@ -211,7 +222,7 @@ class Consumer:
             self._consuming(pool) as consumer,
             trio.open_nursery() as taking,
         ):
-            self._is_open = True
+            self._consumer = consumer
             self._opened()
             self._opened = _nothing
             taking.start_soon(self._take_all, consumer, waiting)

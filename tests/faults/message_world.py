@@ -72,34 +72,27 @@ class _World:
         self._chance = chance
         self._http = http
         self._topic = f"messages-{plan.seed}"
+        self._name = f"topic://public/default/{self._topic}"
         self._keys = [f"k{number}" for number in range(plan.keys)]
-
-    @property
-    def _name(self) -> str:
-        return f"topic://public/default/{self._topic}"
+        self._consumers: list[Consumer] = [
+            *(stream_consumer(recorder, self._name, STREAM, f"s{n}") for n in range(plan.stream_consumers)),
+            *(queue_consumer(recorder, self._name, QUEUE, f"q{n}") for n in range(plan.queue_consumers)),
+        ]
 
     async def run(self) -> None:
         address = f"{self._cluster.nodes[0].http_url}{SCALABLE}/{self._topic}"
         created = await self._http.put(f"{address}?numInitialSegments=2")
         assert created.status_code == 204, created.text
-        consumers = self._consumers()
-        faults = Faults(self._cluster, self._topic, consumers, self._recorder, self._seeded(), self._http)
+        faults = Faults(self._cluster, self._topic, self._consumers, self._recorder, self._seeded(), self._http)
         async with trio.open_nursery() as nursery:
-            for consumer in consumers:
+            for consumer in self._consumers:
                 await nursery.start(consumer.run, self._cluster.urls, self._seeded())
             async with self._producing("p"):
                 await faults.run(self._plan.seconds)
             if await self._is_consumed():
                 await self._begin_anew()
-            for consumer in consumers:
+            for consumer in self._consumers:
                 consumer.stop()
-
-    def _consumers(self) -> list[Consumer]:
-        plan = self._plan
-        return [
-            *(stream_consumer(self._recorder, self._name, STREAM, f"s{n}") for n in range(plan.stream_consumers)),
-            *(queue_consumer(self._recorder, self._name, QUEUE, f"q{n}") for n in range(plan.queue_consumers)),
-        ]
 
     @asynccontextmanager
     async def _producing(self, name: str) -> AsyncIterator[None]:
@@ -122,6 +115,10 @@ class _World:
             await eventually(lambda: not self._recorder.missing(), within=SETTLE_LIMIT)
         except Never:
             self._recorder.fault(f"after {SETTLE_LIMIT:g} s {self._recorder.missing()}")
+            for consumer in self._consumers:
+                self._recorder.fault(consumer.standing())
+            stats = await self._http.get(f"{self._cluster.nodes[0].http_url}{SCALABLE}/{self._topic}/stats")
+            self._recorder.fault(stats.text)
             return False
         return True
 

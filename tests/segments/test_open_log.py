@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 import trio
@@ -15,7 +15,6 @@ from metadata import scripts
 from metadata.errors import LogFenced, StoreError
 from metadata.log_states import Opened
 from metadata.store import open_store
-from protocol.framing import FrameDecoder
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.consumers import Consumer
@@ -28,49 +27,13 @@ from segments.open_log import Around, DataCounters, LogLimits, OpenLog
 from segments.producers import Mode, Producer
 from segments.subscription import LogSubscription
 from segments.tail import Budget
+from tests.segments.peers import ListeningPeer
 from tests.support.logs import TOPIC, A, B, LogBench, log_bench
 from tests.support.processes import ValkeyProcess
 from tests.support.proxy import FaultProxy
 from tests.support.waiting import eventually
 
 LIMIT = 10.0
-
-
-@dataclass(eq=False)
-class ListeningPeer:
-    """A client's connection that takes everything at once."""
-
-    closed: bool = False
-    queued_bytes: int = 0
-    heard: list[BaseCommand] = field(default_factory=list)
-    _decoder: FrameDecoder = field(default_factory=FrameDecoder)
-
-    def reply(self, frame: bytes) -> None:
-        self.heard += [found.command for found in self._decoder.receive(frame) if hasattr(found, "command")]
-
-    def send(self, parts: tuple[bytes, ...]) -> None:
-        self.reply(b"".join(parts))
-
-    def when_sent(self, call: Callable[[], None]) -> None:
-        raise AssertionError("nothing is ever queued")
-
-    @property
-    def errors(self) -> list[tuple[int, int]]:
-        """Messages that were refused, each with the reason."""
-        return [
-            (it.send_error.sequence_id, it.send_error.error) for it in self.heard if it.type == BaseCommand.SEND_ERROR
-        ]
-
-    @property
-    def receipts(self) -> list[int]:
-        return [it.send_receipt.sequence_id for it in self.heard if it.type == BaseCommand.SEND_RECEIPT]
-
-    @property
-    def messages(self) -> list[int]:
-        return [it.message.message_id.entryId for it in self.heard if it.type == BaseCommand.MESSAGE]
-
-    def count(self, kind: BaseCommand.Type.ValueType) -> int:
-        return sum(it.type == kind for it in self.heard)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,46 @@
+"""The promise of the data plane: whatever happens to nodes, store and layout, no acknowledged message is lost, the
+messages of a key stay in order, and nothing comes back whose acknowledgement was confirmed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.faults.message_history import AnyEvent, Fault, History, Receipt, violations
+from tests.faults.message_world import Plan, run
+
+pytestmark = pytest.mark.slow
+
+SHORT_RUNS: Final = 10
+LONG_RUNS: Final = 500
+
+
+@pytest.mark.parametrize("seed", range(SHORT_RUNS))
+async def test_messages_survive_faults(seed: int, tmp_path: Path) -> None:
+    check(await run(Plan(seed, seconds=6.0), tmp_path), tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(SHORT_RUNS, SHORT_RUNS + LONG_RUNS))
+async def test_messages_survive_long_faults(seed: int, tmp_path: Path) -> None:
+    check(await run(Plan(seed, seconds=20.0), tmp_path), tmp_path)
+
+
+def check(history: History, directory: Path) -> None:
+    found = violations(history)
+    if found:
+        history.save(directory / "history")
+        pytest.fail(
+            "\n".join([f"{len(found)} violations, see {directory / 'history'}:", *found[:20], *faults(history)])
+        )
+    # A run in which nothing was sent or nothing happened proves nothing.
+    kinds = Counter[type[AnyEvent]](map(type, history.events))
+    assert kinds[Receipt] >= 100, kinds
+    assert kinds[Fault] >= 5, kinds
+
+
+def faults(history: History) -> list[str]:
+    return [f"{event.at:8.3f} {event.what}" for event in history.events if isinstance(event, Fault)]

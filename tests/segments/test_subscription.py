@@ -1,0 +1,142 @@
+"""A subscription at its log: what is wanted is fetched and handed out, whatever happens while it is fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Final
+
+import pytest
+import trio
+import trio.testing
+
+from metadata.log_entries import StoredEntry
+from protocol.hashing import bucket_hash
+from segments.consumers import Consumer
+from segments.cursors import Cursor
+from segments.dispatch.key_owners import KeySharing
+from segments.dispatch.receivers import Kind
+from segments.frames import MessageFrames
+from segments.subscription import LogSubscription
+from tests.segments.dispatch.staged import body_of
+from tests.segments.peers import ListeningPeer
+
+LEDGER: Final = 7
+LOWER, UPPER = (0, 32_767), (32_768, 65_535)
+
+
+class SlowLog:
+    """A message for each of these keys, all of them in memory or none. A fetch takes until it is let through."""
+
+    first = 0
+    sealed = False
+
+    def __init__(self, keys: Sequence[str] = ("key",) * 20, *, is_cached: bool = False) -> None:
+        self.next = len(keys)
+        self.lost = 0  # entries at the beginning that nobody knows to be gone
+        self.fetching: list[Sequence[int]] = []
+        self._keys = keys
+        self._is_cached = is_cached
+        self._through = trio.Event()
+
+    def let_through(self) -> None:
+        self._through.set()
+        self._through = trio.Event()
+
+    def cached(self, indexes: Sequence[int]) -> list[StoredEntry] | None:
+        return [self.entry(index) for index in indexes] if self._is_cached else None
+
+    async def fetch(self, indexes: Sequence[int]) -> list[StoredEntry]:
+        self.fetching.append(indexes)
+        await self._through.wait()
+        return [self.entry(index) for index in indexes if index >= self.lost]
+
+    def entry(self, index: int) -> StoredEntry:
+        return StoredEntry(index, 0, 1, body_of(index, self._keys[index]))
+
+    def delivered(self, messages: int, size: int) -> None:
+        pass
+
+    def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
+        if told is not None:
+            told()
+
+
+def consumer(number: int, key_range: tuple[int, int] | None = None) -> tuple[Consumer, ListeningPeer]:
+    peer = ListeningPeer()
+    frames = MessageFrames(number, LEDGER, -1)
+    return Consumer(peer, number, f"c{number}", frames, key_ranges=[key_range] if key_range else ()), peer
+
+
+def key_in(key_range: tuple[int, int]) -> str:
+    """A key whose hash is in this range."""
+    start, end = key_range
+    keys = (f"key-{number}" for number in count())
+    return next(key for key in keys if start <= bucket_hash(key.encode()) <= end)
+
+
+@pytest.mark.parametrize("kind", [Kind.SHARED, Kind.FAILOVER])
+async def test_reading_goes_on_where_all_that_was_fetched_has_been_acknowledged_meanwhile(
+    kind: Kind, autojump_clock: trio.testing.MockClock
+) -> None:
+    """By a consumer that came back, and had got it before."""
+    log = SlowLog()
+    async with trio.open_nursery() as nursery:
+        subscription = LogSubscription("s", kind, Cursor(), log, nursery=nursery, durable=True, max_unacked=1_000)
+        (taker, peer), (returned, _) = consumer(1), consumer(2)
+        for joining in (taker, returned):
+            subscription.join(joining)
+        subscription.flow(taker, 5)
+        await trio.testing.wait_all_tasks_blocked()
+        [asked] = log.fetching
+        subscription.ack(returned, [(index, ()) for index in asked], None)
+        log.let_through()
+        await trio.testing.wait_all_tasks_blocked()
+        log.let_through()
+        await trio.testing.wait_all_tasks_blocked()
+        assert peer.messages[:5] == list(range(len(asked), len(asked) + 5))
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+async def test_messages_for_who_has_no_room_are_not_in_the_way_of_others(
+    is_cached: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """More of them than are fetched at once."""
+    log = SlowLog([*[key_in(UPPER)] * 200, *[key_in(LOWER)] * 5], is_cached=is_cached)
+    async with trio.open_nursery() as nursery:
+        subscription = LogSubscription(
+            "s", Kind.KEY_SHARED, Cursor(), log, nursery=nursery, durable=True, max_unacked=1_000
+        )
+        subscription.change_kind(Kind.KEY_SHARED, KeySharing.STICKY)
+        (able, peer), (full, _) = consumer(1, LOWER), consumer(2, UPPER)
+        for joining in (able, full):
+            subscription.join(joining)
+        subscription.flow(able, 10)
+        for _ in range(100):
+            await trio.testing.wait_all_tasks_blocked()
+            log.let_through()
+        assert peer.messages == list(range(200, 205))
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kind", [Kind.SHARED, Kind.FAILOVER])
+@pytest.mark.parametrize("lost", [3, 5, 12])
+async def test_what_the_log_has_lost_is_passed_over_and_nothing_else(
+    kind: Kind, lost: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    log = SlowLog()
+    log.lost = lost
+    cursor = Cursor()
+    cursor.ack(14)
+    async with trio.open_nursery() as nursery:
+        subscription = LogSubscription("s", kind, cursor, log, nursery=nursery, durable=True, max_unacked=1_000)
+        taker, peer = consumer(1)
+        subscription.join(taker)
+        for _ in range(20):
+            subscription.flow(taker, 5)
+            await trio.testing.wait_all_tasks_blocked()
+            log.let_through()
+        assert peer.messages == [index for index in range(lost, 20) if index != 14]
+        assert cursor.mark == lost - 1
+        nursery.cancel_scope.cancel()
