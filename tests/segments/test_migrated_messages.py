@@ -71,6 +71,7 @@ async def test_what_was_not_consumed_before_is_consumed_after_it_with_what_comes
 async def test_a_stream_has_the_old_messages_before_the_new_ones(
     node: Node, pool: ConnectionPool, partitions: int
 ) -> None:
+    """W20"""
     await create(node, partitions)
     async with open_consumer(pool, str(CLASSIC), "s"), open_producer(pool, str(CLASSIC)) as producer:
         await send_numbers(producer, range(40))
@@ -84,6 +85,7 @@ async def test_a_stream_has_the_old_messages_before_the_new_ones(
 
 
 async def test_old_logs_go_once_everybody_has_consumed_them(node: Node, pool: ConnectionPool) -> None:
+    """W20"""
     await create(node, 2)
     async with open_consumer(pool, str(CLASSIC), "s"), open_producer(pool, str(CLASSIC)) as producer:
         await send_numbers(producer, range(20))
@@ -112,6 +114,19 @@ async def test_old_logs_go_once_everybody_has_consumed_them(node: Node, pool: Co
         topics = ClassicTransitions(node.store, TopicLimits()).topics
         assert await topics.list_logs(CLASSIC.namespace_name) == []
         assert await topics.get(CLASSIC) is None
+
+
+async def test_a_consumer_that_has_an_old_log_open_is_seen_to_have_it(node: Node, pool: ConnectionPool) -> None:
+    """W20"""
+    await create(node, 2)
+    async with open_consumer(pool, str(CLASSIC), "s"), open_producer(pool, str(CLASSIC)) as producer:
+        await send_numbers(producer, range(10))
+    await migrate(node)
+    async with open_stream_consumer(pool, str(SCALABLE), "s", name="a") as consumer:
+        await received(consumer, 1, ack=False)
+        claims = {(name, segment_id) for name in "ab" for segment_id in range(4)}
+        seen = await node.data.port.still_open(SCALABLE, "s", claims)
+        assert seen == {("a", 0), ("a", 1)}
 
 
 async def test_a_watcher_of_the_classic_topic_is_told_the_layout_of_the_scalable_one(node: Node) -> None:
