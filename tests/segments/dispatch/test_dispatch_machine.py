@@ -11,7 +11,6 @@ from unittest import TestCase
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from segments.entries import StoredEntry
 
 from metadata.log_entries import StoredEntry
 from segments.cursors import Cursor
