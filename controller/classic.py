@@ -29,7 +29,8 @@ from protocol.names import NamespaceName, TopicName
 # Partitions that are worked on together; each is a script in a bucket of its own.
 _TOGETHER: Final = 16
 
-# How many clients of a classic log are connected, anywhere.
+# How many clients of a classic log are connected, anywhere; without those that know scalable topics and use it as the
+# segment of one (`__pulsar.v5.managed` in their metadata).
 Attached = Callable[[TopicName], Awaitable[int]]
 
 
@@ -140,7 +141,7 @@ class ClassicTransitions:
                     seen = await self.topics.replace_partitioned(seen, state=PartitionedState.DELETING)
             except VersionConflict:
                 continue
-            await _all(self._delete_partition, seen.logs)
+            await for_all(self._delete_partition, seen.logs)
             try:
                 await self.topics.delete_partitioned(topic, incarnation=seen.version.incarnation)
             except (TopicMissing, VersionConflict):
@@ -154,7 +155,9 @@ class ClassicTransitions:
         Only for one in which no topic is created any more, and whose scalable topics are gone.
         """
         for listed in (await self.topics.list_logs(namespace), await self.topics.list_partitioned(namespace)):
-            await _all(self._discard, [TopicName.classic(namespace.tenant, namespace.namespace, it) for it in listed])
+            await for_all(
+                self._discard, [TopicName.classic(namespace.tenant, namespace.namespace, it) for it in listed]
+            )
 
     async def _discard(self, topic: TopicName) -> None:
         found = await self.topics.get(topic)
@@ -167,8 +170,12 @@ class ClassicTransitions:
         except TopicMissing:
             pass  # somebody else was faster
 
+    async def attached_to(self, logs: Sequence[TopicName]) -> int:
+        """How many clients are connected to these logs that know nothing of scalable topics."""
+        return sum([await self._attached(log) for log in logs])
+
     async def check_unused(self, logs: Sequence[TopicName]) -> None:
-        count = sum([await self._attached(log) for log in logs])
+        count = await self.attached_to(logs)
         if count:
             raise StillUsed(f"{count} clients are connected to {logs[0].base}: let them leave first, or use force.")
 
@@ -181,7 +188,7 @@ class ClassicTransitions:
         return found
 
     async def _provide_all(self, logs: Sequence[TopicName]) -> None:
-        await _all(self._provide_partition, logs)
+        await for_all(self._provide_partition, logs)
 
     async def _provide_partition(self, topic: TopicName) -> None:
         incarnation = _topic_of_partition(await self.topics.get(topic.base), topic).version.incarnation
@@ -190,16 +197,22 @@ class ClassicTransitions:
                 await self.topics.create_log(topic, {}, incarnation)
                 break
             except TopicExists:
-                found = await self.topics.get(topic)
-                if found is not None and found.version.incarnation == incarnation:
+                if not await self.remove_foreign(topic, incarnation):
                     return
-                # It has outlived a topic of the same name.
-                await self._delete_partition(topic, "" if found is None else found.version.incarnation)
         # The topic lies in another bucket, and may have been deleted after it was looked at.
         there = await self.topics.get(topic.base)
         if there is None or there.version.incarnation != incarnation or there.is_going:
             await self._delete_partition(topic, incarnation)
             raise TopicMissing(f"Topic not found: {topic.base} was deleted meanwhile.")
+
+    async def remove_foreign(self, topic: TopicName, incarnation: str) -> bool:
+        """Delete a partition that has outlived its topic, for one that has this incarnation; False if it is its own."""
+        found = await self.topics.get(topic)
+        if found is not None and found.version.incarnation == incarnation:
+            return False
+        if found is not None:
+            await self._delete_partition(topic, found.version.incarnation)
+        return True
 
     async def _delete_partition(self, topic: TopicName, incarnation: str = "") -> None:
         try:
@@ -232,7 +245,7 @@ def _changing(seen: PartitionedTopic) -> TopicChanging:
     return TopicChanging(f"{seen.name} is a part of the scalable topic {seen.name.canonical} now, or about to be.")
 
 
-async def _all(work: Callable[[TopicName], Awaitable[None]], topics: Sequence[TopicName]) -> None:
+async def for_all(work: Callable[[TopicName], Awaitable[None]], topics: Sequence[TopicName]) -> None:
     """Work on all of them, some together; after a failure no more are begun."""
     failures: list[StoreError] = []
 

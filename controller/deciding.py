@@ -51,16 +51,16 @@ def assignments(
         releasing.setdefault(name, []).append(segment_id)
     changed: dict[str, Assignment] = {}
     for name, consumer in members.items():
-        given = tuple(
-            AssignedSegment(segment_id, by_id[segment_id].range.start, by_id[segment_id].range.end)
-            for segment_id in wanted.get(name, ())
-            if segment_id not in taken
-        )
+        given = tuple(_assigned(by_id[segment_id]) for segment_id in wanted.get(name, ()) if segment_id not in taken)
         fresh = Assignment(epoch, given, tuple(releasing.get(name, ())))
         stored = consumer.assignment
         if stored is None or (stored.segments, stored.releasing) != (fresh.segments, fresh.releasing):
             changed[name] = fresh
     return changed
+
+
+def _assigned(segment: Segment) -> AssignedSegment:
+    return AssignedSegment(segment.segment_id, segment.range.start, segment.range.end, segment.legacy_topic_name or "")
 
 
 def _held(consumer: Consumer) -> tuple[int, ...]:

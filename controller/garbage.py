@@ -8,8 +8,10 @@ from typing import Final
 
 import trio
 
+from controller.leftovers import Leftover, leftover_at
 from metadata import keys, scripts
-from metadata.errors import StoreError
+from metadata.classic_topics import ClassicTopics
+from metadata.errors import StoreError, TopicChanging, TopicMissing, VersionConflict
 from metadata.store import TopicStore
 from protocol.backoff import Backoff
 
@@ -65,6 +67,9 @@ class GarbageCollector:
         for start in range(0, len(entries), _SLICE):
             commands = []
             for entry in entries[start : start + _SLICE]:
+                if (leftover := leftover_at(entry)) is not None:
+                    await self._collect_classic(bucket, entry, leftover)
+                    continue
                 if (parts := _parts(entry, bucket)) is None:
                     log.error("the garbage list of bucket %d has an entry that is none of ours: %r", bucket, entry[:64])
                     continue
@@ -75,11 +80,23 @@ class GarbageCollector:
             replies = await self._store.bulk.gather(commands, refusals=True)
             self.collected += sum(reply for reply in replies if not isinstance(reply, StoreError))
 
+    async def _collect_classic(self, bucket: int, entry: bytes, leftover: Leftover) -> None:
+        """Delete what a scalable topic was made of. It may lie in another bucket, so it goes before the entry does."""
+        topics = ClassicTopics(self._store)
+        delete = topics.delete_log if leftover.is_log else topics.delete_partitioned
+        try:
+            await delete(leftover.topic, incarnation=leftover.incarnation, migrated=True)
+        except (TopicMissing, TopicChanging, VersionConflict):
+            pass  # it is gone, or another topic has the name
+        await self._store.bulk.call(keys.BUCKET_SLOTS[bucket], "HDEL", keys.garbage_key(bucket), entry)
+        self.collected += 1
+
 
 def _parts(entry: bytes, bucket: int) -> tuple[str, bytes, tuple[bytes, ...]] | None:
     """The incarnation that an entry belongs to, the key of its segment, and those of what that stored.
 
-    None for what nobody of ours wrote. A classic topic has no descriptor; with it go its schemas.
+    None for what nobody of ours wrote. A classic topic has no descriptor; with it go its schemas, unless there is a
+    colon: then they are those of the scalable topic that it had become a part of.
     """
     try:
         incarnation, _, place = entry.decode().partition("/")
@@ -88,8 +105,9 @@ def _parts(entry: bytes, bucket: int) -> tuple[str, bytes, tuple[bytes, ...]] | 
     path, _, descriptor = place.rpartition("/")
     if path.count("/") != 2 or keys.bucket_of(path) != bucket:
         return None
-    if descriptor:
+    if descriptor and descriptor != ":":
         segment = keys.segment_key(path, descriptor)
         return incarnation, segment, keys.storage_keys(segment, incarnation)
     log_state = keys.classic_key(path)
-    return incarnation, log_state, (*keys.storage_keys(log_state, incarnation), keys.schemas_key(path, incarnation))
+    schemas = () if descriptor else (keys.schemas_key(path, incarnation),)
+    return incarnation, log_state, (*keys.storage_keys(log_state, incarnation), *schemas)

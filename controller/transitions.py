@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from controller.leftovers import leftovers
 from layout.errors import LayoutError
 from layout.layouts import Layout
 from layout.records import TopicRecord, decode, encode
@@ -188,7 +189,8 @@ class Transitions:
 
         async def write(stored: StoredTopic) -> None:
             try:
-                segments = _descriptors(decode(stored.value).layout)
+                layout = decode(stored.value).layout
+                segments = leftovers(layout.segments.values(), layout.segments)
             except LayoutError as error:
                 # A record that nobody can read must not be one that nobody can remove.
                 log.warning("deleting %s without its segments, its record is damaged: %s", topic, error)
@@ -256,9 +258,9 @@ def _descriptors(layout: Layout) -> tuple[str, ...]:
 
 
 def _difference(before: Layout, after: Layout) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """The descriptors of the segments that a transition made, of those that it sealed, and of those that it removed."""
+    """The descriptors of the segments that a transition made and of those that it sealed, and what it leaves behind."""
     created = tuple(s.descriptor for i, s in after.segments.items() if i not in before.segments)
-    removed = tuple(s.descriptor for i, s in before.segments.items() if i not in after.segments)
+    removed = leftovers((s for i, s in before.segments.items() if i not in after.segments), before.segments)
     left = (s for i, s in before.segments.items() if i in after.segments)
     sealed = tuple(s.descriptor for s in left if s.is_active and not after.segments[s.segment_id].is_active)
     return created, sealed, removed

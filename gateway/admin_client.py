@@ -90,6 +90,10 @@ class AdminClient:
     def merge(self, topic: TopicName, first: int, second: int) -> None:
         self._call("POST", f"{_topic(topic)}/merge/{first}/{second}")
 
+    def migrate(self, topic: TopicName, *, force: bool = False) -> None:
+        """Make the classic topic of this name a scalable one."""
+        self._call("POST", f"{_topic(topic)}/migrate", params=_forced(force))
+
     def topic_stats(self, topic: TopicName) -> bytes:
         """The layout with its owners, the leader, and the subscriptions with their consumers, in JSON."""
         return self._call("GET", f"{_topic(topic)}/stats")

@@ -21,6 +21,7 @@ from controller.classic import ClassicTransitions
 from controller.garbage import GarbageCollector
 from controller.leader import Around, LeaderCounters, LeaderSettings
 from controller.leaders import Leaders
+from controller.migration import Migrations
 from controller.retention import Retention
 from controller.transitions import TopicLimits, Transitions
 from gateway.binding import open_sockets
@@ -314,6 +315,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     store=store,
                     transitions=transitions,
                     classic=classic,
+                    migrations=Migrations(store, classic, limits),
                     registrations=registrations,
                     leaders=leaders,
                     leaderships=leaderships,

@@ -98,7 +98,7 @@ class TopicStore:
                 keys.partitioned_key(path),
                 *(keys.segment_key(path, descriptor) for descriptor in segments),
             ],
-            [incarnation, value, topic.local, path, self.change_log_length, self.identity.mark, _epoch(value)],
+            [incarnation, value, topic.local, path, self.change_log_length, self.identity.mark, epoch_of(value)],
             written=Version(incarnation, 0),
         )
         if outcome == b"exists":
@@ -157,7 +157,7 @@ class TopicStore:
                 len(created),
                 len(sealed),
                 "" if activity is None else activity,
-                _epoch(value),
+                epoch_of(value),
                 *removed,
             ],
             written=Version(expected.incarnation, expected.number + 1),
@@ -462,7 +462,7 @@ def _stored(topic: TopicName, reply: Reply) -> StoredTopic | RecordDamaged | Non
         return RecordDamaged(f"What is stored for {topic} is not the record of a topic: restore or remove it.")
 
 
-def _epoch(value: bytes) -> int | str:
+def epoch_of(value: bytes) -> int | str:
     """The epoch of a record's layout, for the change log; empty for a value that is no record: not ours to judge."""
     try:
         epoch = _epoch_decoder.decode(value).epoch

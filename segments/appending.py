@@ -70,7 +70,7 @@ class Outcome:
     """What the owner of the log does about what became of messages."""
 
     stored: Callable[[Sequence[StoredEntry]], None]
-    receipt: Callable[[Sent, int | None], None]  # the index, None if it is not known any more
+    receipts: Callable[[Sequence[tuple[Sent, int | None]]], None]  # with the index, None if it is not known any more
     refused: Callable[[Sequence[Sent], StoreError], None]
     sealed: Callable[[Sequence[Sent]], None]
     lost: Callable[[StoreError], None]
@@ -260,8 +260,8 @@ class Appender:
         self._outcome.stored(stored)
 
     def _tell(self, taken: Sequence[Sent]) -> None:
-        for sent in taken:
-            self._outcome.receipt(sent, self._sequences.place(sent.producer.name, sent.last, sent.chunk_id))
+        place = self._sequences.place
+        self._outcome.receipts([(sent, place(sent.producer.name, sent.last, sent.chunk_id)) for sent in taken])
 
     def _refuse_all(self, taken: Sequence[Sent]) -> None:
         refused = self._with_queued(taken)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from metadata.log_entries import StoredEntry
 from protocol import data_replies
@@ -15,6 +15,9 @@ from segments.ports import Peer
 # Bytes queued on a connection above which its consumers get nothing more: a frame or two of large messages, and enough
 # small ones to keep a socket busy while the next are fetched.
 MOST_QUEUED: Final = 256 * 1024
+
+# The head of a frame and what was stored.
+Parts: TypeAlias = tuple[bytes, bytes]
 
 
 @dataclass(eq=False, slots=True)
@@ -39,13 +42,13 @@ class Consumer:
     def is_ready(self) -> bool:
         return not self.peer.closed and self.peer.queued_bytes < MOST_QUEUED
 
-    def deliver(self, entry: StoredEntry, redeliveries: int, ack_set: Sequence[int]) -> None:
-        head = self.frames.head(entry.index, redeliveries, ack_set, len(entry.body))
-        self.peer.send((head, entry.body))
+    def frame(self, entry: StoredEntry, redeliveries: int, ack_set: Sequence[int]) -> Parts:
+        """The parts of the frame that delivers an entry, which is counted as sent."""
         self.messages += entry.messages
         self.bytes += len(entry.body)
         if redeliveries:
             self.redelivered += entry.messages
+        return self.frames.head(entry.index, redeliveries, ack_set, len(entry.body)), entry.body
 
     def tell_end(self) -> None:
         """Everything of a sealed log is acknowledged; said once."""

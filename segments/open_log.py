@@ -33,6 +33,7 @@ from segments.dispatch.receivers import Kind
 from segments.errors import NotHere, QuotaExceeded, Terminated, TooMany
 from segments.frames import NOWHERE, receipt
 from segments.keeping import OverQuota, Quota, needed_from, trim_below
+from segments.ports import Peer
 from segments.producers import WHOLE, Producer, Producers, Sequences
 from segments.rates import Meter
 from segments.subscription import LogSubscription
@@ -107,7 +108,7 @@ class OpenLog:
             around.logs,
             opened,
             self._sequences,
-            Outcome(self._stored, self._receipt, self._refused, self._found_sealed, self.lose),
+            Outcome(self._stored, self._receipts, self._refused, self._found_sealed, self.lose),
             nursery=around.nursery,
             replicas=around.limits.replicas,
         )
@@ -451,11 +452,17 @@ class OpenLog:
         for subscription in self._all_subscriptions():
             subscription.wake()
 
-    def _receipt(self, sent: Sent, index: int | None) -> None:
-        producer = sent.producer
-        producer.pending -= 1
-        ledger, entry = NOWHERE if index is None else (self.ledger, index)
-        producer.peer.reply(receipt(producer.producer_id, sent.sequence, sent.highest, ledger, entry))
+    def _receipts(self, told: Sequence[tuple[Sent, int | None]]) -> None:
+        # Together for each connection: a call to the kernel for every one would cost more than all the rest of it.
+        frames: dict[Peer, list[bytes]] = {}
+        for sent, index in told:
+            producer = sent.producer
+            producer.pending -= 1
+            ledger, entry = NOWHERE if index is None else (self.ledger, index)
+            frame = receipt(producer.producer_id, sent.sequence, sent.highest, ledger, entry)
+            frames.setdefault(producer.peer, []).append(frame)
+        for peer, some in frames.items():
+            peer.reply(b"".join(some))
 
     def _refused(self, refused: Sequence[Sent], error: StoreError) -> None:
         for sent in refused:

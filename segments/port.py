@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import trio
 
+from layout import records
 from layout.segments import Segment
 from metadata.lanes import Lane
 from metadata.log_places import LogPlace
@@ -126,11 +127,16 @@ class LogsOfTopics:
 
     async def still_open(self, topic: TopicName, subscription: str, claims: Collection[Claim]) -> frozenset[Claim]:
         """Which of these consumers still have these segments open, as far as this node can see."""
+        logs = self._hosting.logs
+        # The log of a legacy segment is a classic topic's, which does not know whose segment it is.
+        legacy = await self._legacy_ids(topic) if any(owned.place.segment_id is None for owned in logs) else {}
         found = set()
-        for owned in self._hosting.logs:
-            segment_id = owned.place.segment_id
+        for owned in logs:
+            segment_id = legacy.get(owned.name)
+            if owned.place.segment_id is not None:
+                segment_id = owned.place.segment_id if owned.topic == topic else None
             known = owned.subscriptions.get(subscription)
-            if segment_id is None or known is None or owned.topic != topic:
+            if segment_id is None or known is None:
                 continue
             names = {consumer.name for consumer in known.consumers}
             found |= {claim for claim in claims if claim[1] == segment_id and _is_open(claim[0], segment_id, names)}
@@ -145,6 +151,13 @@ class LogsOfTopics:
         """Move the subscription's cursor on a segment to its end."""
         owned = await self._owned(topic, segment)
         await owned.move(subscription, owned.next)
+
+    async def _legacy_ids(self, topic: TopicName) -> dict[str, int]:
+        stored = await self._store.get(topic)
+        if stored is None:
+            return {}
+        segments = records.decode_layout(stored.value).segments.values()
+        return {name: segment.segment_id for segment in segments if (name := segment.legacy_topic_name)}
 
     async def _owned(self, topic: TopicName, segment: Segment) -> OpenLog:
         # Only the owner moves a cursor. Its consumers have to come back after that anyway, so they may as well come to

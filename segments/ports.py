@@ -18,9 +18,11 @@ class Peer(Protocol):
     @property
     def queued_bytes(self) -> int: ...
 
-    def reply(self, frame: bytes) -> None: ...
+    def reply(self, frame: bytes) -> None:
+        """One frame, or several in a row."""
 
-    def send(self, parts: tuple[bytes, ...]) -> None: ...
+    def send(self, parts: tuple[bytes, ...]) -> None:
+        """The parts of one frame, or of several in a row."""
 
     def when_sent(self, call: Callable[[], None]) -> None: ...
 

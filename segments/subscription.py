@@ -251,10 +251,14 @@ class LogSubscription:
         """
         deliveries = self.dispatcher.offer(entries)
         messages = size = 0
+        # Together for each consumer: calls to the kernel cost more than all that is done here.
+        parts: dict[Consumer, list[bytes]] = {}
         for consumer, entry, redeliveries, ack_set in deliveries:
-            consumer.deliver(entry, redeliveries, ack_set)
+            parts.setdefault(consumer, []).extend(consumer.frame(entry, redeliveries, ack_set))
             messages += entry.messages
             size += len(entry.body)
+        for consumer, some in parts.items():
+            consumer.peer.send(tuple(some))
         self._log.delivered(messages, size)
         return bool(deliveries) or self.dispatcher.wanted(self._log.next) != wanted
 

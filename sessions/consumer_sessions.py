@@ -84,8 +84,9 @@ class ConsumerSession:
 def assigned(topic: TopicName, epoch: int, segments: Iterable[AssignedSegment]) -> api.ScalableConsumerAssignment:
     content = api.ScalableConsumerAssignment(layout_epoch=epoch)
     for segment in segments:
-        name = SegmentName(topic, segment.start, segment.end, segment.segment_id)
+        # Clients open what is named here, and the log of a legacy segment has the name of a classic topic.
+        name = segment.legacy or str(SegmentName(topic, segment.start, segment.end, segment.segment_id))
         content.segments.add(
-            segment_id=segment.segment_id, hash_start=segment.start, hash_end=segment.end, segment_topic=str(name)
+            segment_id=segment.segment_id, hash_start=segment.start, hash_end=segment.end, segment_topic=name
         )
     return content

@@ -168,15 +168,15 @@ class Outbox:
         self._note_growth(before)
 
     def send(self, parts: tuple[bytes, ...]) -> None:
-        """Send a frame in parts that nothing replaces, in its place among the replies.
+        """Send frames in parts that nothing replaces, in their place among the replies.
 
-        It does not count towards `congested`: whoever sends many looks at `queued_bytes`, and waits with `when_sent`.
+        They do not count towards `congested`: whoever sends many looks at `queued_bytes`, and waits with `when_sent`.
         """
         if self.closed:
             return
         if (backlog := self._backlog) is None:
             try:
-                sent = self._sock.sendmsg(parts)
+                sent = self._sock.sendmsg(parts[:PARTS_PER_SEND])
             except BlockingIOError:
                 sent = 0
             except OSError:

@@ -1,5 +1,6 @@
 """Fixtures that give every test a real store: one per worker where that is safe, a new one where it is not."""
 
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,6 +15,10 @@ from tests.support.valkeys import (
     start_replicated,
     start_standalone,
 )
+
+# Ignored by whoever started the tests in the background, it would be ignored by all that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 STARTERS: dict[str, Callable[[], Topology]] = {
     "standalone": start_standalone,

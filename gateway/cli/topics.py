@@ -174,6 +174,21 @@ def merge(
 
 
 @app.command()
+def migrate(
+    topic: AnyTopic,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Although clients are connected that know no scalable topics.")
+    ] = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Make a classic topic scalable: what is in it stays, and new segments take what comes."""
+    name = parse_topic(topic)
+    with admin_client(admin_url) as client:
+        client.migrate(name, force=force)
+    print(f"Migrated {name}.")
+
+
+@app.command()
 def retention(
     topic: Topic,
     minutes: Minutes = None,

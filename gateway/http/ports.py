@@ -11,6 +11,7 @@ from litestar.params import SkipValidation
 from controller.classic import ClassicTransitions
 from controller.garbage import GarbageCollector
 from controller.leaders import Leaders
+from controller.migration import Migrations
 from controller.seeking import Access
 from controller.segment_port import SegmentPort
 from controller.transitions import Transitions
@@ -29,6 +30,7 @@ class AdminPorts:
     store: TopicStore
     transitions: Transitions
     classic: ClassicTransitions
+    migrations: Migrations
     registrations: Registrations
     leaders: Leaders
     leaderships: Leaderships

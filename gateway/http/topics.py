@@ -186,6 +186,25 @@ class TopicRoutes(Controller):
 
         return done(await ports.leaders.as_leader(name, merge))
 
+    @post(
+        f"{TOPIC}/migrate",
+        status_code=204,
+        summary="Make a classic topic scalable",
+        responses=refusals(404, 409, 412, 507),
+        response_headers=[ETAG],
+        operation_class=described(
+            parameters=[query("force", SWITCH, "Migrate it although clients are connected that cannot follow.")]
+        ),
+    )
+    async def migrate_topic(self, ports: Ports, request: AnyRequest, name: TopicInPath) -> Response[None]:
+        """Its logs become sealed segments, and new ones take what comes. One that was interrupted is finished."""
+        if "/" in name.local:
+            raise TopicMissing(f"Topic does not exist: {name}. Classic topics have no slash in their names.")
+        classic = TopicName.classic(name.tenant, name.namespace, name.local)
+        stored = await ports.migrations.migrate(classic, force=switch(request, "force"))
+        ports.leaders.sweep()
+        return done(stored)
+
 
 async def connected(ports: AdminPorts, state: TopicState) -> set[str]:
     """The sessions of the living nodes that hold connections of a topic's consumers."""

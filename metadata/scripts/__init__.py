@@ -57,6 +57,8 @@ DELETE_CLASSIC = _load("delete_classic")
 CREATE_PARTITIONED = _load("create_partitioned")
 REPLACE_PARTITIONED = _load("replace_partitioned")
 DELETE_PARTITIONED = _load("delete_partitioned")
+SEAL_CLASSIC = _load("seal_classic")
+MIGRATE_TOPIC = _load("migrate_topic")
 CLAIM_SEGMENT = _load("claim_segment")
 APPEND_ENTRIES = _load("append_entries")
 SAVE_CURSORS = _load("save_cursors")
@@ -91,6 +93,8 @@ ALL = (
     CREATE_PARTITIONED,
     REPLACE_PARTITIONED,
     DELETE_PARTITIONED,
+    SEAL_CLASSIC,
+    MIGRATE_TOPIC,
     CLAIM_SEGMENT,
     APPEND_ENTRIES,
     SAVE_CURSORS,

@@ -6,6 +6,11 @@
 -- Returns {outcome, incarnation, leader, assignment}; outcome is done, missing, mismatch (then with the type instead),
 -- stale (another connection has the consumer), lost (the mark is not that of our store), crowded (no more subscriptions)
 -- or full (no more consumers).
+-- One that a migrated topic brought along gets the type that it is used with first.
+local function is_open(entry) return string.find(entry, '"migrated":true', 1, true) end
+local function settled(entry, type)
+  return (string.gsub(string.gsub(entry, '^%u+', type), ',?"migrated":true', '', 1))
+end
 -- The epoch of the layout goes with it: segments that are made later begin with all their messages unread.
 local function settings_with(epoch, settings)
   if not epoch or epoch == '' then return settings end
@@ -19,7 +24,7 @@ if ARGV[1] ~= '' and current[1] ~= ARGV[1] then return {'missing', '', '', ''} e
 local known = redis.call('HGET', KEYS[2], ARGV[2])
 if known then
   local type = string.match(known, '^%u+')
-  if type ~= ARGV[3] then return {'mismatch', type or '', '', ''} end
+  if type ~= ARGV[3] and (ARGV[3] == 'CHECKPOINT' or not is_open(known)) then return {'mismatch', type or '', '', ''} end
 elseif redis.call('HLEN', KEYS[2]) >= tonumber(ARGV[12]) then
   return {'crowded', '', '', ''}
 end
@@ -35,7 +40,11 @@ if not held[2] and redis.call('HLEN', KEYS[3]) >= tonumber(ARGV[13]) then
   if consumers >= tonumber(ARGV[13]) then return {'full', '', '', ''} end
 end
 
-if not known then redis.call('HSET', KEYS[2], ARGV[2], ARGV[3] .. ' ' .. settings_with(current[3], ARGV[4])) end
+if not known then
+  redis.call('HSET', KEYS[2], ARGV[2], ARGV[3] .. ' ' .. settings_with(current[3], ARGV[4]))
+elseif is_open(known) then
+  redis.call('HSET', KEYS[2], ARGV[2], settled(known, ARGV[3]))
+end
 redis.call('HSET', KEYS[3], 'c:' .. ARGV[5], ARGV[6])
 redis.call('HINCRBY', KEYS[1], 'activity', 1)
 redis.call('HSETNX', KEYS[4], ARGV[8], '')

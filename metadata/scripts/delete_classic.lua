@@ -16,8 +16,8 @@ local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 redis.call('UNLINK', KEYS[1])
 redis.call('HDEL', KEYS[2], ARGV[3])
--- As a segment stands there, but without a descriptor.
-redis.call('HSET', KEYS[4], current[1] .. '/' .. ARGV[4] .. '/', now)
+-- As a segment stands there, but without a descriptor. The schemas of one that was migrated are the scalable topic's now.
+redis.call('HSET', KEYS[4], current[1] .. '/' .. ARGV[4] .. '/' .. (current[2] and ':' or ''), now)
 redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[5], '*',
   'topic', ARGV[4], 'kind', 'classic', 'incarnation', current[1], 'op', ARGV[1])
 return {'done', current[1], '0'}

@@ -27,10 +27,10 @@ _CONNECT_LIMIT_S: Final = 10.0
 ARRIVAL_LIMIT_S: Final = 5.0
 
 
-async def check_store(store_url: str, *, allow_used: bool) -> None:
+async def check_store(store_url: str, *, allow_used: bool, timeouts: Timeouts | None = None) -> None:
     """Refuse a store that is down, or one that is in use unless that is allowed. Nothing is changed."""
     try:
-        async with _looked_at(store_url) as store:
+        async with _looked_at(store_url, timeouts or Timeouts()) as store:
             counts = await topics_by_namespace(store)
             if not allow_used:
                 await _check_free(store, counts)
@@ -91,9 +91,9 @@ async def _next(watch: RawNamespaceWatch) -> api.CommandWatchScalableTopicsUpdat
 
 
 @asynccontextmanager
-async def _looked_at(url: str) -> AsyncIterator[TopicStore]:
+async def _looked_at(url: str, timeouts: Timeouts) -> AsyncIterator[TopicStore]:
     """A store to be read only: opening it for use would found it where nobody has used it yet."""
-    store = TopicStore(StoreUrl.parse(url), Timeouts(), change_log_length=1)
+    store = TopicStore(StoreUrl.parse(url), timeouts, change_log_length=1)
     with unwrapped():
         async with trio.open_nursery() as nursery:
             for lane in store.lanes:

@@ -14,7 +14,10 @@ from controller import deciding
 from controller.segment_port import Claim
 from layout.assignment import assignable
 from layout.layouts import Layout
+from layout.legacy import migrated_layout
 from metadata.subscriptions import AssignedSegment, Assignment, Attachment, Consumer
+from protocol.names import TopicName
+from sessions.consumer_sessions import assigned
 
 NOW = 1_000
 
@@ -362,3 +365,14 @@ TestHistories.settings = _SETTINGS
 TestHistoriesWithSeeks = pytest.mark.slow(HistoriesWithSeeks.TestCase)
 # Making a failing history smaller takes minutes.
 TestHistoriesWithSeeks.settings = settings(_SETTINGS, phases=(Phase.explicit, Phase.generate))
+
+
+def test_a_legacy_segment_is_assigned_with_the_name_of_its_log() -> None:
+    layout = migrated_layout(["persistent://t/n/a"], 0)
+    found = deciding.assignments(0, layout.segments.values(), {"c": (0, 1)}, members(c=None), ())
+    assert [segment.legacy for segment in found["c"].segments] == ["persistent://t/n/a", ""]
+    wire = assigned(TopicName.scalable("t", "n", "a"), 0, found["c"].segments)
+    assert [segment.segment_topic for segment in wire.segments] == [
+        "persistent://t/n/a",
+        "segment://t/n/a/0000-ffff-1",
+    ]

@@ -161,12 +161,6 @@ def producer() -> BaseCommand:
     return command
 
 
-def send() -> BaseCommand:
-    command = BaseCommand(type=BaseCommand.SEND)
-    command.send.producer_id, command.send.sequence_id = 3, MAX
-    return command
-
-
 def schema() -> BaseCommand:
     command = BaseCommand(type=BaseCommand.GET_SCHEMA)
     command.getSchema.request_id, command.getSchema.topic = MAX, full("a")
@@ -177,7 +171,6 @@ def schema() -> BaseCommand:
     ("request_of", "answer", "id_of"),
     [
         (producer, BaseCommand.ERROR, lambda reply: reply.error.request_id),
-        (send, BaseCommand.SEND_ERROR, lambda reply: reply.send_error.sequence_id),
         (schema, BaseCommand.GET_SCHEMA_RESPONSE, lambda reply: reply.getSchemaResponse.request_id),
     ],
 )

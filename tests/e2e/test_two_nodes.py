@@ -33,7 +33,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             yield first, second
 
 
-async def test_split_on_one_node_is_pushed_by_both_each_with_its_own_address(pair: Pair, topic: str) -> None:
+async def test_split_on_one_node_is_pushed_by_both_with_the_same_owners(pair: Pair, topic: str) -> None:
     first, second = pair
     first.create(topic)
     async with greeted(first) as near, greeted(second) as far:
@@ -44,8 +44,9 @@ async def test_split_on_one_node_is_pushed_by_both_each_with_its_own_address(pai
             node.split(topic, epoch - 1)
             # That somebody leads the topic now is pushed as well, by the node that does not.
             pushed = [(server, await until_epoch(client, epoch)) for server, client in ((first, near), (second, far))]
-            for server, update in pushed:
-                assert {broker.broker_url for broker in update.dag.segment_brokers} == {server.pulsar_url}
+            for _, update in pushed:
+                urls = {broker.broker_url for broker in update.dag.segment_brokers}
+                assert urls <= {first.pulsar_url, second.pulsar_url}
             assert pushed[0][1].dag.segments == pushed[1][1].dag.segments
 
 

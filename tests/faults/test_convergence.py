@@ -211,7 +211,7 @@ def _report(turmoil: Turmoil, seed: int, took: float) -> None:
 async def test_every_watcher_ends_at_the_stores_state_whatever_happened(
     careful_valkey: ValkeyProcess, seed: int
 ) -> None:
-    await run_turmoil(careful_valkey, seed, seconds=8.0)
+    await run_turmoil(careful_valkey, seed, seconds=5.0)
 
 
 @pytest.mark.soak

@@ -241,6 +241,8 @@ async def test_all_watchers_of_a_group_share_one_listing_and_one_evaluation_per_
         other = await stack.enter_async_context(running_node(topology.url))
         changes = transitions_of(other)
         await create(changes, *names(50), properties=BLUE | {"tier": "1"})
+        # What is heard after a listing is evaluated once more, by each group.
+        await eventually(lambda: node.feed.counters.changes >= 50)
         viewers = [await stack.enter_async_context(viewing_namespaces(node)) for _ in range(5)]
         # The order of filters does not matter, and neither does the connection.
         orders = [BLUE | {"tier": "1"}, {"tier": "1"} | BLUE]

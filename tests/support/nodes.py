@@ -87,8 +87,15 @@ class View:
     def expected(self, value: bytes) -> Update:
         """The update that says what this stored record says, whoever leads the topic."""
         url = self.last.dag.controller_broker_url
+        # Whichever of the nodes a segment belongs to.
+        owners = {broker.segment_id: broker.broker_url for broker in self.last.dag.segment_brokers}
         layout = records.decode(value).layout
-        tail = encode_tail(layout, name=str(self.topic), owner_url=lambda segment: self._node_url, controller_url=url)
+        tail = encode_tail(
+            layout,
+            name=str(self.topic),
+            owner_url=lambda segment: owners.get(segment.segment_id, self._node_url),
+            controller_url=url,
+        )
         field = id_field(self.session_id)
         [frame] = FrameDecoder().receive(
             frame_head(api.BaseCommand.SCALABLE_TOPIC_UPDATE, len(field), tail) + field + tail

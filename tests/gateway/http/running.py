@@ -15,6 +15,7 @@ from controller.classic import Attached, ClassicTransitions, nobody_attached
 from controller.garbage import GarbageCollector
 from controller.leader import Around, LeaderCounters, LeaderSettings
 from controller.leaders import Leaders
+from controller.migration import Migrations
 from controller.retention import Retention
 from controller.segment_port import SegmentPort
 from controller.transitions import TopicLimits, Transitions
@@ -124,6 +125,7 @@ async def running_api(
             store=store,
             transitions=transitions,
             classic=classic,
+            migrations=Migrations(store, classic, limits or TopicLimits()),
             registrations=registrations,
             leaders=leaders,
             leaderships=leaderships,

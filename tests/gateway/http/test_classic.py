@@ -9,6 +9,7 @@ from protocol.names import TopicName
 from tests.gateway.http.running import SCALABLE, Api, reason_of, running_api
 from tests.support.processes import ValkeyProcess
 from tests.support.topology import Topology
+from tests.support.waiting import eventually
 
 BASE = "/admin/v2/persistent/public/default"
 ORDERS = TopicName.classic("public", "default", "orders")
@@ -151,3 +152,50 @@ async def test_names_are_taken_as_they_are_encoded(api: Api) -> None:
     # The word in the path means the listing, and a topic of that name is reached by encoding it.
     assert (await api.call("PUT", f"{BASE}/%70artitioned")).status_code == 204
     assert (await api.call("GET", f"{BASE}/%70artitioned")).json()["name"] == "persistent://public/default/partitioned"
+
+
+async def test_a_classic_topic_is_migrated(topology: Topology) -> None:
+    async with running_api(topology.url) as api:
+        await api.call("PUT", f"{BASE}/many/partitions", json={"partitions": 3, "properties": {"a": "b"}})
+        answer = await api.call("POST", f"{SCALABLE}/many/migrate")
+        assert answer.status_code == 204
+        record = await api.call("GET", f"{SCALABLE}/many")
+        assert record.headers["etag"] == answer.headers["etag"]
+        assert record.json()["nextSegmentId"] == 6
+        assert record.json()["segments"]["2"]["legacyTopicName"] == "persistent://public/default/many-partition-2"
+        assert record.json()["properties"] == {"a": "b"}
+        assert (await api.call("GET", f"{BASE}/many")).json()["sealed"] is True
+        again = await api.call("POST", f"{SCALABLE}/many/migrate")
+        assert (again.status_code, "already scalable" in reason_of(again)) == (409, True)
+        for path in ("/many/partitions", "/many-partition-0"):
+            refused = await api.call("DELETE", f"{BASE}{path}")
+            assert (refused.status_code, bool(reason_of(refused))) == (409, True)
+        assert (await api.call("DELETE", f"{SCALABLE}/many")).status_code == 204
+
+        async def gone() -> bool:
+            lists = [(await api.call("GET", path)).json() for path in (BASE, f"{BASE}/partitioned")]
+            return lists == [[], []]
+
+        await eventually(gone)
+
+
+async def test_what_cannot_be_migrated_is_refused_with_a_reason(valkey: ValkeyProcess) -> None:
+    async def attached(topic: TopicName) -> int:
+        return 2
+
+    async with running_api(valkey.url, attached=attached) as api:
+        await api.call("PUT", f"{BASE}/single")
+        await api.call("PUT", f"{SCALABLE}/scalable")
+        cases = {"nothing": 404, "a%2Fb": 404, "single-partition-0": 404, "scalable": 409, "single": 409}
+        for name, status in cases.items():
+            refused = await api.call("POST", f"{SCALABLE}/{name}/migrate")
+            assert (refused.status_code, bool(reason_of(refused))) == (status, True)
+        assert (await api.call("POST", f"{SCALABLE}/single/migrate?force=true")).status_code == 204
+
+
+async def test_a_namespace_with_a_migrated_topic_is_deleted_by_force(valkey: ValkeyProcess) -> None:
+    async with running_api(valkey.url) as api:
+        await api.call("PUT", "/admin/v2/persistent/acme/eu/many/partitions", content=b"3")
+        assert (await api.call("POST", "/admin/v2/scalable/acme/eu/many/migrate")).status_code == 204
+        assert (await api.call("DELETE", "/admin/v2/namespaces/acme/eu?force=true")).status_code == 204
+        assert (await api.call("GET", "/admin/v2/persistent/acme/eu")).json() == []

@@ -66,6 +66,7 @@ OPERATIONS = {
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/properties": {"get", "put"},
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/retention": {"get", "put", "delete"},
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/stats": {"get"},
+    "/admin/v2/scalable/{tenant}/{namespace}/{topic}/migrate": {"post"},
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/split/{segment_id}": {"post"},
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/merge/{first}/{second}": {"post"},
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/subscriptions": {"get"},
@@ -109,6 +110,7 @@ QUERIES = {
     ("{subscription}", "delete"): {"force"},
     ("{topic}", "delete"): {"force"},
     ("partitions", "delete"): {"force"},
+    ("migrate", "post"): {"force"},
     ("{descriptor}", "delete"): {"force"},
 }
 
@@ -126,7 +128,7 @@ async def test_document_has_all_operations_with_their_words(api: Api) -> None:
                 assert asked >= QUERIES.get((path.rpartition("/")[2], method), set())
 
 
-async def test_document_says_what_the_leader_does_and_what_is_not_there_yet(api: Api) -> None:
+async def test_document_says_what_the_leader_does_and_whose_rates_are_told(api: Api) -> None:
     document = (await api.call("GET", "/openapi.json")).json()
     led = {
         path.rpartition("{topic}")[2]
@@ -143,7 +145,7 @@ async def test_document_says_what_the_leader_does_and_what_is_not_there_yet(api:
         "/{descriptor}/subscription/{subscription}/skip-all",
     }
     stats = document["paths"]["/admin/v2/scalable/{tenant}/{namespace}/{topic}/stats"]["get"]
-    assert "no data plane yet" in stats["description"]
+    assert "segments that this node owns" in stats["description"]
     schemas = document["components"]["schemas"]
     assert {"layout", "leader", "subscriptions", "producers", "msgRateIn"} <= set(
         schemas["ScalableTopicStats"]["properties"]

@@ -134,6 +134,7 @@ async def test_consumers_are_shown_with_their_segments_and_whether_they_are_conn
         "segments": {},
         "consumers": [],
         "drainedSegmentIds": [],
+        "consumerCount": 0,
     }
     here, there = subscriptions["s"]["consumers"]
     assert sorted(here["segmentIds"] + there["segmentIds"]) == [0, 1, 2]

@@ -35,6 +35,7 @@ class Disk:
     def __init__(self) -> None:
         self.flowing = threading.Event()
         self.flowing.set()
+        self.is_hanging = False
         self.is_full = False
         self.forgets = False
         self.refusals = 0
@@ -55,6 +56,7 @@ class _Log(PartLog):
         super().sync()
 
     def _write(self, piece: memoryview) -> int:
+        self._disk.is_hanging = not self._disk.flowing.is_set()
         self._disk.flowing.wait()
         if self._disk.is_full:
             self._disk.refusals += 1

@@ -92,6 +92,7 @@ async def test_messages_without_a_key_wait_for_nobody() -> None:
         await post(producer, "1")
         await eventually(lambda: len(server.waiting[PARENT]) == 1)
         await server.push(LOW, HIGH)
+        await eventually(lambda: len(producer._routes.in_order) == 2)
         assert (await producer.send(b"2")).topic.endswith((LOW_CHILD, HIGH_CHILD))
         assert producer.pending == 1
         await server.let_go(PARENT)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from metadata.lanes import Timeouts
 from metadata.store import TopicStore, open_store
 from protocol.names import NamespaceName, TopicName
 from spark.errors import JobError
@@ -106,8 +107,9 @@ async def test_looking_at_an_empty_store_writes_nothing_into_it(fresh_valkey: Va
 
 async def test_store_and_target_that_are_down_are_named() -> None:
     port = ReservedPort()
+    hasty = Timeouts(connect=0.5, silence=0.5, patience=0.5)
     with pytest.raises(JobError, match="The store cannot be used"):
-        await preflight.check_store(f"redis://{HOST}:{port.number}", allow_used=False)
+        await preflight.check_store(f"redis://{HOST}:{port.number}", allow_used=False, timeouts=hasty)
     with pytest.raises(JobError, match=f"The target cannot be used: Nothing answers at pulsar://{HOST}:{port.number}"):
         await preflight.check_target(f"pulsar://{HOST}:{port.number}")
 

@@ -39,6 +39,7 @@ public final class Driver {
         this.replies = replies;
         new Peers().offer(operations);
         new Admin().offer(operations);
+        new Classic().offer(operations);
     }
 
     public static void main(String[] arguments) throws IOException {

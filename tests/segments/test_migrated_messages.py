@@ -1,0 +1,141 @@
+"""Messages of a classic topic that becomes scalable while clients use it, through whole nodes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from controller.classic import ClassicTransitions
+from controller.migration import Migrations
+from controller.transitions import TopicLimits
+from gateway.node import Node
+from layout import records
+from protocol.client.consuming import open_consumer
+from protocol.client.pool import ConnectionPool, open_pool
+from protocol.client.producing import open_producer
+from protocol.client.streaming import open_stream_consumer
+from protocol.names import TopicName
+from tests.segments.test_messages import received, send_numbers, values
+from tests.support.nodes import running_node, viewing
+from tests.support.processes import ValkeyProcess
+from tests.support.waiting import eventually
+
+CLASSIC = TopicName.classic("public", "default", "classic")
+SCALABLE = CLASSIC.canonical
+
+
+@pytest.fixture
+async def node(valkey: ValkeyProcess) -> AsyncIterator[Node]:
+    async with running_node(valkey.url, prune_interval=0.2) as node:
+        yield node
+
+
+@pytest.fixture
+async def pool(node: Node) -> AsyncIterator[ConnectionPool]:
+    async with open_pool(node.pulsar_url) as pool:
+        yield pool
+
+
+async def create(node: Node, partitions: int) -> None:
+    classic = ClassicTransitions(node.store, TopicLimits())
+    if partitions:
+        await classic.create_partitioned(CLASSIC, partitions)
+    else:
+        await classic.create(CLASSIC)
+
+
+async def migrate(node: Node) -> None:
+    limits = TopicLimits()
+    await Migrations(node.store, ClassicTransitions(node.store, limits), limits).migrate(CLASSIC)
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+async def test_what_was_not_consumed_before_is_consumed_after_it_with_what_comes(
+    node: Node, pool: ConnectionPool, partitions: int
+) -> None:
+    await create(node, partitions)
+    async with open_consumer(pool, str(CLASSIC), "s") as consumer, open_producer(pool, str(CLASSIC)) as producer:
+        await send_numbers(producer, range(60))
+        done = values(await received(consumer, 20))
+    await migrate(node)
+    async with open_producer(pool, str(SCALABLE)) as producer:
+        # The subscription is there although nobody uses it, so this is for it.
+        await send_numbers(producer, range(60, 90))
+    async with open_consumer(pool, str(SCALABLE), "s") as consumer:
+        rest = values(await received(consumer, 70))
+    assert sorted(done + rest) == list(range(90))
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+async def test_a_stream_has_the_old_messages_before_the_new_ones(
+    node: Node, pool: ConnectionPool, partitions: int
+) -> None:
+    """W20"""
+    await create(node, partitions)
+    async with open_consumer(pool, str(CLASSIC), "s"), open_producer(pool, str(CLASSIC)) as producer:
+        await send_numbers(producer, range(40))
+    await migrate(node)
+    async with open_producer(pool, str(SCALABLE)) as producer:
+        await send_numbers(producer, range(40, 80))
+    async with open_stream_consumer(pool, str(SCALABLE), "s", name="a") as consumer:
+        came = values(await received(consumer, 80))
+    assert sorted(came[:40]) == list(range(40))
+    assert sorted(came[40:]) == list(range(40, 80))
+
+
+async def test_old_logs_go_once_everybody_has_consumed_them(node: Node, pool: ConnectionPool) -> None:
+    """W20"""
+    await create(node, 2)
+    async with open_consumer(pool, str(CLASSIC), "s"), open_producer(pool, str(CLASSIC)) as producer:
+        await send_numbers(producer, range(20))
+    await migrate(node)
+
+    async def segments() -> int:
+        stored = await node.store.get(SCALABLE)
+        assert stored is not None
+        return len(records.decode_layout(stored.value).segments)
+
+    async with open_stream_consumer(pool, str(SCALABLE), "s", name="a") as consumer:
+        messages = await received(consumer, 20, ack=False)
+        rounds = node.leaders.counters.rounds
+        # The leader has looked, and not one of them goes while it holds something.
+        await eventually(lambda: node.leaders.counters.rounds > rounds + 1, within=20)
+        assert await segments() == 4
+        for message in messages:
+            await consumer.ack(message)
+
+        async def pruned() -> bool:
+            return await segments() == 2
+
+        await eventually(pruned, within=20)
+        await node.garbage.collect()
+        await node.garbage.collect()
+        topics = ClassicTransitions(node.store, TopicLimits()).topics
+        assert await topics.list_logs(CLASSIC.namespace_name) == []
+        assert await topics.get(CLASSIC) is None
+
+
+async def test_a_consumer_that_has_an_old_log_open_is_seen_to_have_it(node: Node, pool: ConnectionPool) -> None:
+    """W20"""
+    await create(node, 2)
+    async with open_consumer(pool, str(CLASSIC), "s"), open_producer(pool, str(CLASSIC)) as producer:
+        await send_numbers(producer, range(10))
+    await migrate(node)
+    async with open_stream_consumer(pool, str(SCALABLE), "s", name="a") as consumer:
+        await received(consumer, 1, ack=False)
+        claims = {(name, segment_id) for name in "ab" for segment_id in range(4)}
+        seen = await node.data.port.still_open(SCALABLE, "s", claims)
+        assert seen == {("a", 0), ("a", 1)}
+
+
+async def test_a_watcher_of_the_classic_topic_is_told_the_layout_of_the_scalable_one(node: Node) -> None:
+    await create(node, 2)
+    async with viewing(node) as viewer:
+        view = await viewer.watch(CLASSIC)
+        await eventually(lambda: len(view.last.dag.segments) == 2)
+        await migrate(node)
+        await eventually(lambda: len(view.last.dag.segments) == 4)
+        assert (view.last.dag.epoch, view.errors) == (0, [])
+        assert [broker.segment_id for broker in view.last.dag.segment_brokers] == [2, 3]
+        assert node.hub.counters.went_back == 0
