@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -70,6 +71,7 @@ class Forge:
     """The process that has imported a server, and forks one whenever it is asked to."""
 
     def __init__(self) -> None:
+        self._turn = Lock()  # servers are waited for in threads
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.e2e.controller_cluster"],
             env=environment({}),
@@ -91,9 +93,10 @@ class Forge:
     def _ask(self, *words: str) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(words).encode() + b"\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        with self._turn:
+            self._process.stdin.write(json.dumps(words).encode() + b"\n")
+            self._process.stdin.flush()
+            return json.loads(self._process.stdout.readline())
 
 
 @cache
@@ -114,6 +117,7 @@ class ForkedServer(VelaServer):
         self._out.touch()
         self._err.touch()
         self._code: int | None = None
+        self._asking = Lock()  # an exit code is told once
         self._http = httpx.Client(timeout=30, trust_env=False, verify=False, follow_redirects=True)
         self._pid = forge().fork(directory, ["serve", "--listen", f"{HOST}:0", "--http", f"{HOST}:0", *flags])
 
@@ -123,9 +127,10 @@ class ForkedServer(VelaServer):
 
     @property
     def running(self) -> bool:
-        if self._code is None:
-            self._code = forge().poll(self._pid)
-        return self._code is None
+        with self._asking:
+            if self._code is None:
+                self._code = forge().poll(self._pid)
+            return self._code is None
 
     def signal(self, number: signal.Signals) -> None:
         if self.running:

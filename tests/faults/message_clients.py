@@ -31,7 +31,7 @@ from tests.faults.message_history import (
 )
 
 # Requests and connections: longer than a busy machine needs, shorter than a run.
-REQUEST_TIMEOUT: Final = 5.0
+REQUEST_TIMEOUT: Final = 20.0
 KEEP_ALIVE: Final = 2.0
 # A message that takes longer is given up, which no fault should bring about.
 SEND_TIMEOUT: Final = 90.0
@@ -114,9 +114,14 @@ class Producer:
         self._chance = chance
         self._sent = 0
         self._stopping = trio.Event()
+        self._pool: client.ConnectionPool | None = None
 
     def stop(self) -> None:
         self._stopping.set()
+
+    def cut(self) -> None:
+        """Lose all connections, with whatever is on its way."""
+        _cut(self._pool)
 
     async def run(
         self, urls: Sequence[str], topic: str, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -126,6 +131,7 @@ class Producer:
             client.open_producer(pool, topic, name=self.name, send_timeout=SEND_TIMEOUT) as producer,
             trio.open_nursery() as nursery,
         ):
+            self._pool = pool
             task_status.started()
             while not self._stopping.is_set():
                 await self._send_some(producer, nursery)
@@ -173,6 +179,7 @@ class Consumer:
         self._consuming = consuming
         self._life = trio.CancelScope()
         self._leaving = trio.Event()
+        self._pool: client.ConnectionPool | None = None
         self._consumer: TopicConsumer | None = None
         self._opened = _nothing
         self._stopping = False
@@ -184,6 +191,10 @@ class Consumer:
     def drop(self) -> None:
         """Hang up without a word, and come back."""
         self._life.cancel()
+
+    def cut(self) -> None:
+        """Lose all connections, and go on with others."""
+        _cut(self._pool)
 
     def stop(self) -> None:
         self._stopping = True
@@ -204,7 +215,7 @@ class Consumer:
         self._opened = task_status.started
         while not self._stopping:
             self._leaving = trio.Event()
-            self._consumer = None
+            self._pool = self._consumer = None
             try:
                 with trio.CancelScope() as self._life:
                     await self._live(urls, chance)
@@ -222,7 +233,7 @@ class Consumer:
             self._consuming(pool) as consumer,
             trio.open_nursery() as taking,
         ):
-            self._consumer = consumer
+            self._pool, self._consumer = pool, consumer
             self._opened()
             self._opened = _nothing
             taking.start_soon(self._take_all, consumer, waiting)
@@ -261,6 +272,12 @@ class Consumer:
 
 def _nothing() -> None:
     pass
+
+
+def _cut(pool: client.ConnectionPool | None) -> None:
+    if pool is not None:
+        for connection in pool.connections:
+            connection.close()
 
 
 def stream_consumer(recorder: Recorder, topic: str, subscription: Subscription, name: str) -> Consumer:

@@ -17,7 +17,7 @@ from layout.layouts import Layout
 from metadata import keys, scripts
 from tests.e2e.controller_cluster import ForkedServer, path_of
 from tests.e2e.vela_process import SCALABLE, START_LIMIT
-from tests.faults.message_clients import Consumer, Recorder
+from tests.faults.message_clients import Consumer, Producer, Recorder
 from tests.support.ports import HOST, ReservedPort
 from tests.support.processes import ValkeyProcess
 from tests.support.proxy import FaultProxy
@@ -42,7 +42,7 @@ FLAGS: Final = (
 # Layouts are kept between these numbers of active segments, so that there is always something to split and to merge.
 FEWEST, MOST = 2, 6
 # Seconds between two faults of a kind, at most.
-PACE: Final = MappingProxyType({"layout": 1.0, "nodes": 3.0, "store": 3.0, "consumers": 4.0})
+PACE: Final = MappingProxyType({"layout": 1.0, "nodes": 3.0, "store": 3.0, "clients": 2.0})
 # Calls of nodes to the store whose answers are lost now and then.
 _INTERRUPTED: Final = (scripts.APPEND_ENTRIES, scripts.SAVE_CURSORS, scripts.CLAIM_SEGMENT, scripts.RELEASE_SEGMENT)
 _STEAL: Final = """
@@ -104,6 +104,7 @@ class Faults:
         self,
         cluster: Cluster,
         topic: str,
+        producers: Sequence[Producer],
         consumers: Sequence[Consumer],
         recorder: Recorder,
         chance: random.Random,
@@ -111,6 +112,7 @@ class Faults:
     ) -> None:
         self._cluster = cluster
         self._topic = topic
+        self._producers = producers
         self._consumers = consumers
         self._recorder = recorder
         self._chance = chance
@@ -141,7 +143,7 @@ class Faults:
                 self._steal_segment,
                 self._steal_segment,
             ],
-            "consumers": [self._close_consumer, self._drop_consumer],
+            "clients": [self._close_consumer, self._drop_consumer, self._cut_client, self._cut_client],
         }
 
     async def _go_on(self, kind: str, choices: Sequence[Callable[[], Awaitable[None]]]) -> None:
@@ -259,7 +261,13 @@ class Faults:
         if stolen:
             self._recorder.fault(f"segment {segment.segment_id} is stolen from its owner")
 
-    # Consumers.
+    # Clients.
+
+    async def _cut_client(self) -> None:
+        clients: list[Producer | Consumer] = [*self._producers, *self._consumers]
+        cut = self._chance.choice(clients)
+        self._recorder.fault(f"{cut.name} loses its connections")
+        cut.cut()
 
     async def _close_consumer(self) -> None:
         consumer = self._chance.choice(self._consumers)

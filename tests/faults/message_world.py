@@ -83,11 +83,13 @@ class _World:
         address = f"{self._cluster.nodes[0].http_url}{SCALABLE}/{self._topic}"
         created = await self._http.put(f"{address}?numInitialSegments=2")
         assert created.status_code == 204, created.text
-        faults = Faults(self._cluster, self._topic, self._consumers, self._recorder, self._seeded(), self._http)
         async with trio.open_nursery() as nursery:
             for consumer in self._consumers:
                 await nursery.start(consumer.run, self._cluster.urls, self._seeded())
-            async with self._producing("p"):
+            async with self._producing("p") as producers:
+                faults = Faults(
+                    self._cluster, self._topic, producers, self._consumers, self._recorder, self._seeded(), self._http
+                )
                 await faults.run(self._plan.seconds)
             if await self._is_consumed():
                 await self._begin_anew()
@@ -95,7 +97,7 @@ class _World:
                 consumer.stop()
 
     @asynccontextmanager
-    async def _producing(self, name: str) -> AsyncIterator[None]:
+    async def _producing(self, name: str) -> AsyncIterator[list[Producer]]:
         """Producers while the body runs; returns when they know what became of their messages."""
         plan = self._plan
         producers = [
@@ -105,7 +107,7 @@ class _World:
         async with trio.open_nursery() as nursery:
             for producer in producers:
                 await nursery.start(producer.run, self._cluster.urls, self._name)
-            yield
+            yield producers
             for producer in producers:
                 producer.stop()
 
