@@ -9,9 +9,10 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from crc32c import crc32c
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pb2 import Edition, FeatureSet, FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
@@ -29,6 +30,7 @@ _CHECKSUM_MAGIC = b"\x0e\x01"
 _BROKER_ENTRY_MAGIC = b"\x0e\x02"
 _SIZE = struct.Struct(">I")
 _TWO_SIZES = struct.Struct(">II")
+_CHECKED_HEAD = len(_CHECKSUM_MAGIC) + _TWO_SIZES.size  # magic, checksum, size of the metadata
 # Field 1 as a varint: its tag, then groups of seven bits, lowest first.
 _TYPE_FIRST = re.compile(rb"\x08(?P<number>[\x80-\xff]{0,9}[\x00-\x7f])", re.DOTALL)
 
@@ -56,8 +58,7 @@ BadFrameKind: TypeAlias = Literal[
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One command; `body` is what follows it in SEND and MESSAGE frames, byte for byte."""
 
     command: api.BaseCommand
@@ -196,6 +197,8 @@ def _command(data: bytes) -> api.BaseCommand | UnknownCommand:
         raise BadFrame("missing_field", f"{_type_name(command)} lacks a required field.")
     if not command.HasField(_BODY_FIELDS[command.type]):  # type: ignore[arg-type]  # one of 70 literals
         raise BadFrame("missing_body", f"{_type_name(command)} lacks its message.")
+    if command.type in _WITHOUT_TEXT:
+        return command
     try:
         _TextCheck().ParseFromString(data)
     except DecodeError as error:
@@ -237,7 +240,26 @@ def _text_checking_class() -> type[Message]:
     return GetMessageClass(pool.FindMessageTypeByName(api.BaseCommand.DESCRIPTOR.full_name))
 
 
+def _has_text(message: Descriptor, seen: frozenset[str] = frozenset()) -> bool:
+    seen |= {message.full_name}  # some hold themselves
+    return any(
+        field.type == field.TYPE_STRING
+        or (
+            field.message_type is not None
+            and field.message_type.full_name not in seen
+            and _has_text(field.message_type, seen)
+        )
+        for field in message.fields
+    )
+
+
 _TextCheck = _text_checking_class()
+# Messages and what answers them among them: the check would be the larger half of what taking them in costs.
+_WITHOUT_TEXT = frozenset(
+    number
+    for number, name in _BODY_FIELDS.items()
+    if not _has_text(api.BaseCommand.DESCRIPTOR.fields_by_name[name].message_type)
+)
 
 
 def encode(command: api.BaseCommand) -> bytes:
@@ -300,6 +322,16 @@ def parse_payload(body: bytes) -> Payload:
     except struct.error:
         raise BadFrame("payload", "The frame ends inside the headers of its payload.") from None
     return Payload(broker_entry_metadata, checksum, metadata, body[position:])
+
+
+def check_payload(body: bytes) -> None:
+    """Raise BadFrame or ChecksumMismatch unless a body holds what its sender sent."""
+    if body.startswith(_CHECKSUM_MAGIC) and len(body) >= _CHECKED_HEAD:
+        # As nearly all do. What the checksum covers is all that follows it, with nothing to take apart.
+        checksum, size = _TWO_SIZES.unpack_from(body, len(_CHECKSUM_MAGIC))
+        if size <= len(body) - _CHECKED_HEAD and crc32c(memoryview(body)[_CHECKED_HEAD - _SIZE.size :]) == checksum:
+            return
+    parse_payload(body).verify()
 
 
 def _sized(body: bytes, position: int) -> tuple[bytes, int]:

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from metadata.errors import StoreError
 from protocol import data_replies, replies
 from protocol.errors import ProtocolError
-from protocol.framing import BadFrame, ChecksumMismatch, encode, parse_payload
+from protocol.framing import BadFrame, ChecksumMismatch, check_payload, encode, parse_payload
 from protocol.names import TopicName
 from protocol.schemas import Schema
 from protocol.wire import pulsar_api_pb2 as api
@@ -184,9 +184,8 @@ class DataDialogue:
             return  # closed by us, and the client does not know yet: it sends again when it has come back
         log_, producer = found
         try:
-            payload = parse_payload(body)
-            payload.verify()
-            chunk = _chunk(payload.metadata) if request.is_chunk else None
+            check_payload(body)
+            chunk = _chunk(parse_payload(body).metadata) if request.is_chunk else None
         except (BadFrame, ChecksumMismatch, DecodeError) as error:
             code = getattr(error, "server_error", api.ChecksumError)
             self._reply(data_replies.send_error(request.producer_id, request.sequence_id, code, str(error)))

@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 OLDEST_JAVA: Final = 17
 DEFAULT_MASTER: Final = "local[*]"
+# The end of a sentence about a job that had too little.
+MORE_MEMORY: Final = "give it more, as with PYSPARK_SUBMIT_ARGS='--driver-memory 8g pyspark-shell'."
 _VERSION: Final = re.compile(r'version "(?:1\.)?([0-9]+)')
 
 _DEFAULTS: Final[Mapping[str, str]] = {
@@ -34,6 +36,9 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # As small as one machine likes it; adaptive execution makes more of it where there is more to do.
     "spark.sql.shuffle.partitions": "8",
+    # On a local disk. The other one starts a program for each file to set its rights, and a second one for that of its
+    # checksum; Parquet has its own.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
 }
 
 
@@ -65,6 +70,8 @@ def spark_session(
         # Nobody else connects; without this a host whose name leads nowhere cannot run Spark at all.
         chosen.setdefault("spark.driver.host", "127.0.0.1")
         chosen.setdefault("spark.driver.bindAddress", "127.0.0.1")
+        # One process does all the work there, and Spark's own default is one gigabyte.
+        chosen.setdefault("spark.driver.memory", f"{_share_of_memory()}g")
     with tempfile.TemporaryDirectory(prefix="vela-spark-") as scratch:
         chosen.setdefault("spark.sql.warehouse.dir", str(Path(scratch, "warehouse")))
         for key, value in chosen.items():
@@ -81,6 +88,12 @@ def spark_session(
             yield session
         finally:
             interruptible(lambda: _stop(session))
+
+
+def _share_of_memory() -> int:
+    """A quarter of this machine's, in gigabytes: enough for all jobs, and Python needs some as well."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(max(1, total // 4 // 2**30), 8)
 
 
 def run_in(session: SparkSession, work: Callable[[], T]) -> T:

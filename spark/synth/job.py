@@ -23,6 +23,7 @@ from metadata.traces.events import Kind
 from metadata.traces.manifest import Manifest, replace_file, write_manifest
 from spark import schemas
 from spark.errors import JobError
+from spark.session import MORE_MEMORY
 from spark.synth.distances import Distance, Shape, distances, verdict
 from spark.synth.generator import FIRST_US, bookends, generate
 from spark.synth.model import HOUR_US
@@ -185,7 +186,7 @@ def appearing_whole(out: Path) -> Iterator[Path]:
     except PySparkException as error:
         raise JobError(f"Spark could not make the trace: {str(error).strip().splitlines()[0]}") from error
     except Py4JError as error:
-        raise JobError("Spark broke off while it made the trace, for want of memory perhaps: give it more.") from error
+        raise JobError(f"Spark broke off while it made the trace, for want of memory perhaps: {MORE_MEMORY}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
