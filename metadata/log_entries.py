@@ -61,13 +61,12 @@ def stream_id(index: int) -> str:
 def stored_entries(replies: Iterable[Reply]) -> list[StoredEntry]:
     """The entries of an XRANGE reply."""
     try:
-        return [_stored(*reply) for reply in replies]
+        return [_stored(number, header, body) for number, (_, header, _, body) in replies]
     except (TypeError, ValueError, struct.error):
         raise RecordDamaged("What stands in a segment's log is no entry of ours: restore it.") from None
 
 
-def _stored(number: bytes, fields: Reply) -> StoredEntry:
-    _, header, _, body = fields
+def _stored(number: bytes, header: bytes, body: bytes) -> StoredEntry:
     version, flags, time_ms, messages = _HEAD.unpack_from(header)
     if version != _VERSION or flags & ~_KNOWN_FLAGS:
         raise ValueError("an entry of another version")

@@ -45,6 +45,7 @@ class Sent:
     producer: Producer
     sequence: int
     highest: int  # 0 if the client said none
+    last: int  # the higher of both
     messages: int
     body: bytes
     is_new: bool  # False: it was stored before, or is on its way, and only wants to know where
@@ -59,10 +60,6 @@ class Sent:
     def is_last(self) -> bool:
         """Whether its message is complete with it."""
         return self.chunk is None or self.chunk.number >= self.chunk.of - 1
-
-    @property
-    def last(self) -> int:
-        return max(self.sequence, self.highest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,23 +167,20 @@ class Appender:
 
     async def _append(self, taken: list[Sent]) -> None:
         now_ms = self.last_time_ms = max(self.last_time_ms, time.time_ns() // 1_000_000)
-        entries = [Entry(now_ms, sent.messages, sent.body, None, sent.hash_range) for sent in taken if sent.is_new]
-        if not entries:
-            self._tell(taken)
+        new = [sent for sent in taken if sent.is_new]
+        if not new:
+            self._tell(taken, new)
             return
+        entries = [Entry(now_ms, sent.messages, sent.body, None, sent.hash_range) for sent in new]
         first = self.next
-        index = first
-        marks: dict[str, ProducerMark] = {}
-        for sent in taken:
-            if sent.is_new:
-                if sent.is_last:
-                    marks[sent.producer.name] = ProducerMark(sent.last, index)
-                index += 1
-        size = self.size + sum(len(entry.body) for entry in entries)
+        # The last one of each producer.
+        last = {sent.producer.name: (sent.last, index) for index, sent in enumerate(new, first) if sent.is_last}
+        marks = {name: ProducerMark(*mark) for name, mark in last.items()}
+        size = self.size + sum([len(sent.body) for sent in new])
         try:
             await self._store(first, entries, marks, size)
         except TooFewReplicas as error:
-            self._keep(first, entries, taken, size)
+            self._keep(first, entries, new, size)
             self._outcome.refused(self._with_queued(taken), error)
             return
         except LogSealed:
@@ -198,8 +192,8 @@ class Appender:
                 self._sequences.refuse(sent.producer.name)
             self._outcome.refused(refused, error)
             return
-        self._keep(first, entries, taken, size)
-        self._tell(taken)
+        self._keep(first, entries, new, size)
+        self._tell(taken, new)
 
     async def _store(self, first: int, entries: Sequence[Entry], marks: dict[str, ProducerMark], size: int) -> None:
         """Store entries; where the answer was lost, find out, and go on until they are stored or cannot be."""
@@ -245,21 +239,18 @@ class Appender:
                 log.info("claiming %s again waits for the store: %s", self.claim.place.name, error)
             await trio.sleep(backoff.next())
 
-    def _keep(self, first: int, entries: Sequence[Entry], taken: Sequence[Sent], size: int) -> None:
-        stored = [
-            StoredEntry(first + number, entry.time_ms, entry.messages, entry.body, entry.txn, entry.hash_range)
-            for number, entry in enumerate(entries)
-        ]
+    def _keep(self, first: int, entries: Sequence[Entry], new: Sequence[Sent], size: int) -> None:
         self.next = first + len(entries)
         self.size = size
-        index = first
-        for sent in taken:
-            if sent.is_new:
-                self._sequences.stored(sent.producer.name, sent.last, index, sent.chunk_id, is_last=sent.is_last)
-                index += 1
-        self._outcome.stored(stored)
+        stored = self._sequences.stored
+        for index, sent in enumerate(new, first):
+            stored(sent.producer.name, sent.last, index, sent.chunk_id, is_last=sent.is_last)
+        self._outcome.stored([StoredEntry(index, *entry) for index, entry in enumerate(entries, first)])
 
-    def _tell(self, taken: Sequence[Sent]) -> None:
+    def _tell(self, taken: Sequence[Sent], new: Sequence[Sent]) -> None:
+        if len(taken) == len(new):
+            self._outcome.receipts(list(zip(taken, range(self.next - len(new), self.next), strict=True)))
+            return
         place = self._sequences.place
         self._outcome.receipts([(sent, place(sent.producer.name, sent.last, sent.chunk_id)) for sent in taken])
 

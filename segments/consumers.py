@@ -44,11 +44,13 @@ class Consumer:
 
     def frame(self, entry: StoredEntry, redeliveries: int, ack_set: Sequence[int]) -> Parts:
         """The parts of the frame that delivers an entry, which is counted as sent."""
-        self.messages += entry.messages
-        self.bytes += len(entry.body)
+        index, _, messages, body, _, _ = entry
+        size = len(body)
+        self.messages += messages
+        self.bytes += size
         if redeliveries:
-            self.redelivered += entry.messages
-        return self.frames.head(entry.index, redeliveries, ack_set, len(entry.body)), entry.body
+            self.redelivered += messages
+        return self.frames.head(index, redeliveries, ack_set, size), body
 
     def tell_end(self) -> None:
         """Everything of a sealed log is acknowledged; said once."""

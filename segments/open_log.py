@@ -31,7 +31,7 @@ from segments.cursors import Cursor
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
 from segments.errors import NotHere, QuotaExceeded, Terminated, TooMany
-from segments.frames import NOWHERE, receipt
+from segments.frames import Receipts
 from segments.keeping import OverQuota, Quota, needed_from, trim_below
 from segments.ports import Peer
 from segments.producers import WHOLE, Producer, Producers, Sequences
@@ -99,6 +99,7 @@ class OpenLog:
         self._around = around
         self._ended = ended
         self._sequences = Sequences(opened.producers)
+        self._receipt_frames = Receipts(self.ledger)
         self.producers = Producers(opened.state.topic_epoch, self._close_producer)
         self.subscriptions: dict[str, LogSubscription] = {}
         self._readers: set[LogSubscription] = set()  # not durable, gone with their consumer
@@ -175,14 +176,14 @@ class OpenLog:
         """Take a message of a producer that has joined; what becomes of it is told to its connection."""
         if not self.is_open:
             return  # it has been told to come back, and sends again then whatever it has sent since
+        last = max(sequence, highest)
         if self._appender.ended:
             # Sealed: nobody comes back to it, so everything is answered.
             producer.pending += 1
-            self._found_sealed([Sent(producer, sequence, highest, messages, b"", False)])
+            self._found_sealed([Sent(producer, sequence, highest, last, messages, b"", False)])
             return
         if producer.broken:
             return  # as above
-        last = max(sequence, highest)
         if self._is_over_quota:
             self._turn_away(producer, sequence, QuotaExceeded.server_error, _OVER_QUOTA)
             return
@@ -194,7 +195,7 @@ class OpenLog:
         else:
             self._around.counters.duplicates += 1
             body = b""
-        self._appender.add(Sent(producer, sequence, highest, messages, body, is_new, chunk))
+        self._appender.add(Sent(producer, sequence, highest, last, messages, body, is_new, chunk))
 
     @property
     def _is_over_quota(self) -> bool:
@@ -455,12 +456,14 @@ class OpenLog:
     def _receipts(self, told: Sequence[tuple[Sent, int | None]]) -> None:
         # Together for each connection: a call to the kernel for every one would cost more than all the rest of it.
         frames: dict[Peer, list[bytes]] = {}
+        frame = self._receipt_frames.frame
         for sent, index in told:
             producer = sent.producer
             producer.pending -= 1
-            ledger, entry = NOWHERE if index is None else (self.ledger, index)
-            frame = receipt(producer.producer_id, sent.sequence, sent.highest, ledger, entry)
-            frames.setdefault(producer.peer, []).append(frame)
+            some = frames.get(producer.peer)
+            if some is None:
+                some = frames[producer.peer] = []
+            some.append(frame(producer.producer_id, sent.sequence, sent.highest, index))
         for peer, some in frames.items():
             peer.reply(b"".join(some))
 

@@ -54,6 +54,19 @@ class Producer:
 WHOLE: Final = 2**31
 
 
+class _Line:
+    """What one producer name has sent."""
+
+    __slots__ = ("accepted", "mark", "places")
+
+    def __init__(self, mark: ProducerMark | None) -> None:
+        self.mark = mark  # the last that is stored
+        self.accepted = (-1, WHOLE) if mark is None else (mark.sequence, WHOLE)
+        self.places: OrderedDict[tuple[int, int], int] = OrderedDict()
+        if mark is not None:
+            self.places[mark.sequence, WHOLE] = mark.index
+
+
 class Sequences:
     """What was stored of each producer name, as the store knows it, and more in detail for what is recent.
 
@@ -62,58 +75,58 @@ class Sequences:
     """
 
     def __init__(self, marks: Mapping[str, ProducerMark]) -> None:
-        self.marks = dict(marks)
-        self._accepted: dict[str, tuple[int, int]] = {}  # the highest, with its chunk, that is stored or on its way
-        self._places: dict[str, OrderedDict[tuple[int, int], int]] = {}
+        self._lines = {name: _Line(mark) for name, mark in marks.items()}
+
+    @property
+    def marks(self) -> dict[str, ProducerMark]:
+        """As the store has them."""
+        return {name: line.mark for name, line in self._lines.items() if line.mark is not None}
 
     def last(self, name: str) -> int:
         """The highest sequence number that is stored or on its way, -1 if none is."""
-        return self._last(name)[0]
-
-    def _last(self, name: str) -> tuple[int, int]:
-        accepted = self._accepted.get(name)
-        if accepted is not None:
-            return accepted
-        mark = self.marks.get(name)
-        return (-1, WHOLE) if mark is None else (mark.sequence, WHOLE)
+        line = self._lines.get(name)
+        return -1 if line is None else line.accepted[0]
 
     def accept(self, name: str, sequence: int, chunk: int = WHOLE) -> bool:
         """Whether a message, or a chunk of one, is new; then it is on its way."""
-        if (sequence, chunk) <= self._last(name):
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = _Line(None)
+        if (sequence, chunk) <= line.accepted:
             return False
-        self._accepted[name] = sequence, chunk
+        line.accepted = sequence, chunk
         return True
 
     def stored(self, name: str, sequence: int, index: int, chunk: int = WHOLE, *, is_last: bool = True) -> None:
-        places = self._places.get(name)
-        if places is None:
-            places = self._places[name] = OrderedDict()
-            if (before := self.marks.get(name)) is not None:
-                places[before.sequence, WHOLE] = before.index
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = _Line(None)
         if is_last:
-            self.marks[name] = ProducerMark(sequence, index)
-            if self._accepted.get(name) == (sequence, chunk):
-                self._accepted[name] = sequence, WHOLE
+            line.mark = ProducerMark(sequence, index)
+            if chunk != WHOLE and line.accepted == (sequence, chunk):
+                line.accepted = sequence, WHOLE
+        places = line.places
         places[sequence, chunk] = index
         if len(places) > _REMEMBERED:
             places.popitem(last=False)
 
     def place(self, name: str, sequence: int, chunk: int = WHOLE) -> int | None:
         """Where a message stands that was stored before; None if that is not known any more."""
-        places = self._places.get(name)
-        if places is not None and (place := places.get((sequence, chunk))) is not None:
+        line = self._lines.get(name)
+        if line is None:
+            return None
+        if (place := line.places.get((sequence, chunk))) is not None:
             return place
-        mark = self.marks.get(name)
-        return mark.index if mark is not None and mark.sequence == sequence else None
+        return line.mark.index if line.mark is not None and line.mark.sequence == sequence else None
 
     def refuse(self, name: str) -> None:
         """What was on its way is not stored."""
-        self._accepted.pop(name, None)
+        line = self._lines.get(name)
+        if line is not None:
+            line.accepted = (-1, WHOLE) if line.mark is None else (line.mark.sequence, WHOLE)
 
     def forget(self, name: str) -> None:
-        self.marks.pop(name, None)
-        self._accepted.pop(name, None)
-        self._places.pop(name, None)
+        self._lines.pop(name, None)
 
 
 class Producers:

@@ -254,7 +254,10 @@ class LogSubscription:
         # Together for each consumer: calls to the kernel cost more than all that is done here.
         parts: dict[Consumer, list[bytes]] = {}
         for consumer, entry, redeliveries, ack_set in deliveries:
-            parts.setdefault(consumer, []).extend(consumer.frame(entry, redeliveries, ack_set))
+            some = parts.get(consumer)
+            if some is None:
+                some = parts[consumer] = []
+            some += consumer.frame(entry, redeliveries, ack_set)
             messages += entry.messages
             size += len(entry.body)
         for consumer, some in parts.items():
