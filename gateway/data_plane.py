@@ -22,10 +22,10 @@ from metadata.store import TopicStore
 from metadata.subscriptions import SubscriptionType
 from protocol.names import SegmentName, TopicName
 from segments import placement
+from segments.around import Around, DataCounters, LogLimits
 from segments.connection import DataPlane
 from segments.hosting import ClassicLogs, Hosting
 from segments.keeping import OverQuota, Quota
-from segments.open_log import Around, DataCounters, LogLimits
 from segments.port import LogsOfTopics
 from segments.schemas import SchemaRegistry
 from segments.starting import Starting

@@ -181,7 +181,7 @@ def _messages(data: DataParts) -> Iterator[Metric]:
     logs = data.hosting.logs
     counters = data.counters
     yield _gauge("logs_owned", "Segments and classic topics that this node serves.", len(logs))
-    yield _gauge("producers", "Producers connected to this node.", sum(len(log.producers) for log in logs))
+    yield _gauge("producers", "Producers connected to this node.", sum(len(log.sending.producers) for log in logs))
     yield _gauge(
         "log_consumers",
         "Consumers connected to segments and classic topics of this node.",

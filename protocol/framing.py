@@ -240,17 +240,11 @@ def _text_checking_class() -> type[Message]:
     return GetMessageClass(pool.FindMessageTypeByName(api.BaseCommand.DESCRIPTOR.full_name))
 
 
-def _has_text(message: Descriptor, seen: frozenset[str] = frozenset()) -> bool:
-    seen |= {message.full_name}  # some hold themselves
-    return any(
-        field.type == field.TYPE_STRING
-        or (
-            field.message_type is not None
-            and field.message_type.full_name not in seen
-            and _has_text(field.message_type, seen)
-        )
-        for field in message.fields
-    )
+def _has_text(message: Descriptor | None, seen: frozenset[str] = frozenset()) -> bool:
+    if message is None or message.full_name in seen:  # some hold themselves
+        return False
+    within = seen | {message.full_name}
+    return any(field.type == field.TYPE_STRING or _has_text(field.message_type, within) for field in message.fields)
 
 
 _TextCheck = _text_checking_class()

@@ -20,6 +20,7 @@ from metadata.log_entries import Entry, StoredEntry
 from metadata.log_states import Claim, Opened, ProducerMark
 from metadata.segment_logs import SegmentLogs
 from protocol.backoff import Backoff
+from segments.around import SendQueue
 from segments.producers import WHOLE, Producer, Sequences
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class Appender:
         outcome: Outcome,
         *,
         nursery: trio.Nursery,
+        queue: SendQueue,
         replicas: int = 0,
     ) -> None:
         self.claim: Claim = opened.claim
@@ -96,6 +98,7 @@ class Appender:
         self._sequences = sequences
         self._outcome = outcome
         self._nursery = nursery
+        self._all_queued = queue
         self._replicas = replicas
         self._queue: deque[Sent] = deque()
         self._running = False
@@ -105,7 +108,9 @@ class Appender:
     def add(self, sent: Sent) -> None:
         """Queue a message."""
         self._queue.append(sent)
-        self.queued_bytes += len(sent.body)
+        size = len(sent.body)
+        self.queued_bytes += size
+        self._all_queued.add(size)
         if not self._running and not self.ended:
             self._running = True
             self._nursery.start_soon(self._run)
@@ -113,9 +118,7 @@ class Appender:
     def end(self) -> list[Sent]:
         """Append nothing more; what was still queued."""
         self.ended = True
-        left = list(self._queue)
-        self._queue.clear()
-        self.queued_bytes = 0
+        left = self._emptied()
         self._note_progress()
         return left
 
@@ -163,6 +166,7 @@ class Appender:
             size += len(sent.body)
             taken.append(sent)
         self.queued_bytes -= size
+        self._all_queued.remove(size)
         return taken
 
     async def _append(self, taken: list[Sent]) -> None:
@@ -261,7 +265,11 @@ class Appender:
 
     def _with_queued(self, taken: Sequence[Sent]) -> list[Sent]:
         """What is queued behind refused messages must not overtake them: it is refused as well."""
-        refused = [*taken, *self._queue]
+        return [*taken, *self._emptied()]
+
+    def _emptied(self) -> list[Sent]:
+        left = list(self._queue)
         self._queue.clear()
+        self._all_queued.remove(self.queued_bytes)
         self.queued_bytes = 0
-        return refused
+        return left

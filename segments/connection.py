@@ -37,6 +37,7 @@ from segments.open_log import OpenLog
 from segments.ports import Peer
 from segments.producers import Mode, Producer
 from segments.schemas import SchemaRegistry, name_of
+from segments.sending import Sending
 from segments.starting import Starting
 from segments.subscription import LogSubscription
 
@@ -87,7 +88,7 @@ class DataDialogue:
         self._producers: dict[int, tuple[OpenLog, Producer]] = {}
         self._consumers: dict[int, _Open] = {}
         self._opening: dict[tuple[str, int], trio.CancelScope] = {}
-        self._congested: OpenLog | None = None
+        self._congested: Sending | None = None
         self._ended = False
 
     @property
@@ -122,7 +123,7 @@ class DataDialogue:
     async def _leave_all(self, producers: list[tuple[OpenLog, Producer]]) -> None:
         for log_, producer in producers:
             try:
-                await log_.leave(producer)
+                await log_.sending.leave(producer)
             except StoreError as error:
                 log.info("a producer of %s is gone, and the store does not know: %s", log_.name, error)
 
@@ -167,12 +168,12 @@ class DataDialogue:
             await log_.ensure_subscription(request.initial_subscription_name)
         before = self._producers.pop(request.producer_id, None)
         if before is not None and before[1] is not producer:
-            await before[0].leave(before[1])
+            await before[0].sending.leave(before[1])
         self._producers[request.producer_id] = log_, producer
         self._welcome(request.request_id, log_, producer, version, ready)
 
     def _welcome(self, request_id: int, log_: OpenLog, producer: Producer, version: bytes, ready: bool) -> None:
-        last = log_.last_sequence(producer)
+        last = log_.sending.last_sequence(producer)
         self._reply(
             data_replies.producer_success(request_id, producer.name, last, version, producer.topic_epoch, ready)
         )
@@ -192,9 +193,13 @@ class DataDialogue:
             return
         if request.txnid_most_bits or request.txnid_least_bits:
             raise NotAllowed("This server has no transactions yet: send without one.")
-        log_.send(producer, request.sequence_id, request.highest_sequence_id, max(1, request.num_messages), body, chunk)
-        if log_.is_congested:
-            self._congested = log_
+        if not log_.is_open:
+            return  # as above
+        sending = log_.sending
+        messages = max(1, request.num_messages)
+        sending.send(producer, request.sequence_id, request.highest_sequence_id, messages, body, chunk)
+        if sending.is_congested:
+            self._congested = sending
 
     def _close_producer(self, command: BaseCommand, body: bytes) -> None:
         request = command.close_producer
@@ -203,7 +208,7 @@ class DataDialogue:
 
         async def close() -> None:
             if found is not None:
-                await found[0].leave(found[1])
+                await found[0].sending.leave(found[1], for_good=True)
             self._reply(replies.success(request.request_id))
 
         self._start(command, close)

@@ -15,8 +15,9 @@ from metadata.log_states import LogState
 from protocol.backoff import Backoff
 from protocol.names import PERSISTENT, SEGMENT, SegmentName, TopicName
 from segments import placement
+from segments.around import Around
 from segments.errors import NoLog, NotAllowed, NotHere
-from segments.open_log import Around, OpenLog
+from segments.open_log import OpenLog
 from segments.ports import Nodes
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,8 @@ _ATTEMPTS: Final = 5
 _MOVES: Final = 8
 # A node must have been there for so many rounds before logs move to it.
 _SETTLED_ROUNDS: Final = 2
+# Logs that are given up at once because nobody uses them: each of them is a change that others hear of.
+_IDLE: Final = 100
 # Between two looks at a log while the store does not answer.
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
@@ -77,6 +80,7 @@ class Hosting:
         self._looking: dict[OpenLog, bool] = {}  # whether it has to be looked at once more
         self._checking: dict[str, bool] = {}  # topics whose subscriptions are looked at, and whether once more
         self._known_rounds: dict[str, int] = {}
+        self._unused: set[OpenLog] = set()  # in the last round
         self._stopping = False
 
     @property
@@ -261,11 +265,12 @@ class Hosting:
     # Moving.
 
     async def run(self) -> None:
-        """Give up logs that belong to other nodes now, a few at a time, and trim those that stay."""
+        """Give up logs that nobody uses or that belong to other nodes now, a few at a time; trim those that stay."""
         while True:
             await trio.sleep(self._interval)
             await self.rebalance()
             await self.trim()
+            await self.give_up_unused()
 
     async def trim(self) -> None:
         """Remove what is consumed and old enough from all logs of this node."""
@@ -290,6 +295,14 @@ class Hosting:
             moving += 1
             if moving == _MOVES:
                 return
+
+    async def give_up_unused(self) -> None:
+        """Let go of logs that have had no client for a round, and hold nothing that would have to be trimmed."""
+        unused = {owned for owned in self.logs if owned.is_unused}
+        for owned in [owned for owned in unused if owned in self._unused][:_IDLE]:
+            if owned.is_unused:  # nobody has come while others were given up
+                await self._let_go(owned)
+        self._unused = {owned for owned in unused if owned.is_open}
 
     async def release_all(self) -> None:
         """The node stops: whoever takes the logs over need not wait for its lease to end."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import trio
@@ -19,71 +18,25 @@ from metadata.errors import StoreError
 from metadata.log_entries import StoredEntry
 from metadata.log_places import LogPlace
 from metadata.log_states import Claim, Opened
-from metadata.segment_logs import SegmentLogs
-from protocol import data_replies
-from protocol.framing import encode
 from protocol.names import TopicName
-from protocol.wire import pulsar_api_pb2 as api
-from segments.appending import Appender, Chunk, Outcome, Sent
+from segments.around import Around
 from segments.consumers import Consumer
 from segments.cursor_keeper import CursorKeeper
 from segments.cursors import Cursor
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
-from segments.errors import NotHere, QuotaExceeded, Terminated, TooMany
-from segments.frames import Receipts
-from segments.keeping import OverQuota, Quota, needed_from, trim_below
-from segments.ports import Peer
-from segments.producers import WHOLE, Producer, Producers, Sequences
+from segments.errors import NotHere, TooMany
+from segments.keeping import needed_from, trim_below
+from segments.producers import Producer
 from segments.rates import Meter
+from segments.sending import Sending
 from segments.subscription import LogSubscription
-from segments.tail import Budget, Tail
+from segments.tail import Tail
 
 log = logging.getLogger(__name__)
 
 # Entries in one read: enough for a round trip to be worth it. What they may weigh is bounded by the read itself.
 _READ_ENTRIES: Final = 256
-# Some clients look for the word in brackets.
-_OVER_QUOTA: Final = "Consumers are too far behind, and the backlog quota is used up: let them catch up first."
-_SEALED: Final = "The segment is sealed (TopicTerminated): send to the segments that took its place."
-
-
-@dataclass(frozen=True, slots=True)
-class LogLimits:
-    tail_bytes: int = 1024 * 1024  # of one log, kept in memory for those who read along
-    queued_bytes: int = 8 * 1024 * 1024  # sent by producers and not stored yet
-    producers: int = 10_000
-    subscriptions: int = 1_000
-    consumers: int = 10_000  # of a subscription
-    max_unacked: int = 50_000
-    replicas: int = 0
-    quota: Quota = field(default_factory=Quota)
-
-
-@dataclass(slots=True)
-class DataCounters:
-    """Totals over all logs of a node."""
-
-    messages_in: int = 0
-    bytes_in: int = 0
-    duplicates: int = 0
-    send_errors: int = 0
-    messages_out: int = 0
-    bytes_out: int = 0
-    opened: int = 0
-    lost: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Around:
-    """What all logs of a node share."""
-
-    logs: SegmentLogs
-    nursery: trio.Nursery
-    limits: LogLimits
-    counters: DataCounters
-    tails: Budget
-    layout_told: Callable[[LogPlace], Awaitable[None]]  # returns when those who watch here know the layout as it is
 
 
 class OpenLog:
@@ -98,24 +51,13 @@ class OpenLog:
         self.is_open = True
         self._around = around
         self._ended = ended
-        self._sequences = Sequences(opened.producers)
-        self._receipt_frames = Receipts(self.ledger)
-        self.producers = Producers(opened.state.topic_epoch, self._close_producer)
         self.subscriptions: dict[str, LogSubscription] = {}
         self._readers: set[LogSubscription] = set()  # not durable, gone with their consumer
-        self._sealed_out: list[Sent] = []  # to be told that the log is sealed
         self._tail = Tail(opened.state.next, around.tails, around.limits.tail_bytes)
-        self._appender = Appender(
-            around.logs,
-            opened,
-            self._sequences,
-            Outcome(self._stored, self._receipts, self._refused, self._found_sealed, self.lose),
-            nursery=around.nursery,
-            replicas=around.limits.replicas,
-        )
+        self.sending = Sending(opened, around, stored=self._stored, sealed=self.note_sealed, lost=self.lose)
         self._keeper = CursorKeeper(
             around.logs,
-            lambda: None if self._appender.is_claiming else self._appender.claim,
+            lambda: self.sending.settled_claim,
             nursery=around.nursery,
             lost=self.lose,
         )
@@ -135,20 +77,22 @@ class OpenLog:
 
     @property
     def claim(self) -> Claim:
-        return self._appender.claim
+        return self.sending.claim
 
     @property
     def next(self) -> int:
-        return self._appender.next
+        return self.sending.next
 
     @property
     def size(self) -> int:
-        return self._appender.size
+        return self.sending.size
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no client has anything open here."""
-        return not self.producers.all and not any(s.consumers for s in self._all_subscriptions())
+    def is_unused(self) -> bool:
+        """Whether no client has anything open here, and nothing is stored that would have to be looked after."""
+        if self.first < self.next or not self.sending.is_idle or self.sending.producers.all:
+            return False
+        return not any(subscription.consumers for subscription in self._all_subscriptions())
 
     # Producers.
 
@@ -156,72 +100,8 @@ class OpenLog:
         """Let a producer in; False if it has to wait until it has the log alone."""
         self._check_open()
         if self.sealed:
-            raise await self.terminated()
-        if self._is_over_quota:
-            raise QuotaExceeded(_OVER_QUOTA)
-        if len(self.producers) >= self._around.limits.producers:
-            raise TooMany(f"{self.name} has {len(self.producers)} producers, which is the limit: close some.")
-        before = self.producers.topic_epoch
-        ready = self.producers.join(producer, client_epoch)
-        if ready and self.producers.topic_epoch != before and self.producers.topic_epoch is not None:
-            await self._around.logs.set_topic_epoch(self.claim, self.producers.topic_epoch)
-        return ready
-
-    def last_sequence(self, producer: Producer) -> int:
-        return self._sequences.last(producer.name)
-
-    def send(
-        self, producer: Producer, sequence: int, highest: int, messages: int, body: bytes, chunk: Chunk | None = None
-    ) -> None:
-        """Take a message of a producer that has joined; what becomes of it is told to its connection."""
-        if not self.is_open:
-            return  # it has been told to come back, and sends again then whatever it has sent since
-        last = max(sequence, highest)
-        if self._appender.ended:
-            # Sealed: nobody comes back to it, so everything is answered.
-            producer.pending += 1
-            self._found_sealed([Sent(producer, sequence, highest, last, messages, b"", False)])
-            return
-        if producer.broken:
-            return  # as above
-        if self._is_over_quota:
-            self._turn_away(producer, sequence, QuotaExceeded.server_error, _OVER_QUOTA)
-            return
-        is_new = self._sequences.accept(producer.name, last, WHOLE if chunk is None else chunk.number)
-        producer.pending += 1
-        if is_new:
-            producer.messages += messages
-            producer.bytes += len(body)
-        else:
-            self._around.counters.duplicates += 1
-            body = b""
-        self._appender.add(Sent(producer, sequence, highest, last, messages, body, is_new, chunk))
-
-    @property
-    def _is_over_quota(self) -> bool:
-        quota = self._around.limits.quota
-        return quota.policy is OverQuota.REFUSE and quota.is_exceeded(self.size)
-
-    @property
-    def is_congested(self) -> bool:
-        """Whether so much waits to be stored that its producers should be left unread."""
-        return self._appender.queued_bytes > self._around.limits.queued_bytes
-
-    async def wait_room(self) -> None:
-        """Return when less than half of what may wait to be stored does."""
-        await self._appender.wait_room(self._around.limits.queued_bytes // 2)
-
-    async def leave(self, producer: Producer) -> None:
-        following = self.producers.leave(producer)
-        if following is not None:
-            if following.topic_epoch is not None:
-                await self._around.logs.set_topic_epoch(self.claim, following.topic_epoch)
-            following.begin()
-
-    async def terminated(self) -> Terminated:
-        """The refusal of a sealed log, for whoever watches the layout already knows what took its place."""
-        await self._around.layout_told(self.place)
-        return Terminated(_SEALED)
+            raise await self.sending.terminated()
+        return await self.sending.join(producer, client_epoch)
 
     # Subscriptions.
 
@@ -353,6 +233,7 @@ class OpenLog:
         A subscription that is expected and was never here has everything before it: its consumers come when they have
         done with the segments before this one.
         """
+        await self.sending.forget_long_gone()
         quota = self._around.limits.quota
         marks = [s.cursor.mark for s in self.subscriptions.values()]
         if any(name not in self.subscriptions for name in expected):
@@ -373,8 +254,8 @@ class OpenLog:
         if below <= self.first:
             return
         share = (below - self.first) / max(1, self.next - self.first)
-        self._appender.size -= round(self._appender.size * share)
-        await self._around.logs.trim(self.claim, below, self._appender.size)
+        self.sending.shrink(round(self.size * share))
+        await self._around.logs.trim(self.claim, below, self.size)
         self.first = below
         for subscription in self._all_subscriptions():
             subscription.trim()
@@ -385,7 +266,7 @@ class OpenLog:
         """The layout has the log sealed: nothing more is appended."""
         if self.sealed or not self.is_open:
             return
-        if self._appender.is_idle or self._appender.ended:
+        if self.sending.is_idle:
             self._seal()
         elif not self._sealing:
             # What is under way may have been stored before that, and then it is not over.
@@ -393,7 +274,7 @@ class OpenLog:
             self._around.nursery.start_soon(self._seal_when_idle)
 
     async def _seal_when_idle(self) -> None:
-        await self._appender.wait_idle()
+        await self.sending.wait_idle()
         self._seal()
 
     def _seal(self) -> None:
@@ -417,15 +298,13 @@ class OpenLog:
         if not self.is_open:
             return
         self._close_all(url)
-        await self._appender.wait_idle()
+        await self.sending.wait_idle()
         await self._keeper.flushed()
         await self._around.logs.release(self.claim)
 
     def _close_all(self, url: str | None) -> None:
         self.is_open = False
-        self._appender.end()
-        for producer in self.producers.all:
-            self._close_producer(producer, url)
+        self.sending.end(url)
         for subscription in self._all_subscriptions():
             for consumer in subscription.consumers:
                 consumer.tell_closed(url)
@@ -435,11 +314,7 @@ class OpenLog:
         self._tail.clear()
         self._ended(self)
 
-    def _close_producer(self, producer: Producer, url: str | None = None) -> None:
-        producer.broken = True
-        producer.peer.reply(encode(data_replies.close_producer(producer.producer_id, url)))
-
-    # What becomes of messages.
+    # What follows.
 
     def _stored(self, entries: Sequence[StoredEntry]) -> None:
         self._tail.add(entries)
@@ -452,46 +327,6 @@ class OpenLog:
         self.meter_in.count(trio.current_time(), messages, size)
         for subscription in self._all_subscriptions():
             subscription.wake()
-
-    def _receipts(self, told: Sequence[tuple[Sent, int | None]]) -> None:
-        # Together for each connection: a call to the kernel for every one would cost more than all the rest of it.
-        frames: dict[Peer, list[bytes]] = {}
-        frame = self._receipt_frames.frame
-        for sent, index in told:
-            producer = sent.producer
-            producer.pending -= 1
-            some = frames.get(producer.peer)
-            if some is None:
-                some = frames[producer.peer] = []
-            some.append(frame(producer.producer_id, sent.sequence, sent.highest, index))
-        for peer, some in frames.items():
-            peer.reply(b"".join(some))
-
-    def _refused(self, refused: Sequence[Sent], error: StoreError) -> None:
-        for sent in refused:
-            self._refuse(sent, api.PersistenceError, str(error))
-
-    def _found_sealed(self, refused: Sequence[Sent]) -> None:
-        self.note_sealed()
-        if not self._sealed_out:
-            self._around.nursery.start_soon(self._tell_sealed)
-        self._sealed_out += refused
-
-    async def _tell_sealed(self) -> None:
-        error = await self.terminated()
-        refused, self._sealed_out = self._sealed_out, []
-        for sent in refused:
-            self._refuse(sent, error.server_error, str(error))
-
-    def _refuse(self, sent: Sent, code: int, why: str) -> None:
-        sent.producer.pending -= 1
-        self._turn_away(sent.producer, sent.sequence, code, why)
-
-    def _turn_away(self, producer: Producer, sequence: int, code: int, why: str) -> None:
-        """What follows a refused message must not overtake it, so nothing more is taken until the client comes back."""
-        producer.broken = True
-        self._around.counters.send_errors += 1
-        producer.peer.reply(encode(data_replies.send_error(producer.producer_id, sequence, code, why)))
 
     def _subscription(self, name: str, kind: Kind, cursor: Cursor, *, durable: bool) -> LogSubscription:
         return LogSubscription(

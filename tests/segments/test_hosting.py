@@ -7,17 +7,24 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import pytest
 import trio
 
+from layout import records
 from metadata.errors import StoreUnavailable
 from metadata.log_places import LogPlace
 from metadata.log_states import LogState
 from metadata.segment_logs import SegmentLogs
-from protocol.names import TopicName
+from protocol.names import SegmentName, TopicName
+from segments import placement
+from segments.around import Around, DataCounters, LogLimits
+from segments.errors import NotHere
 from segments.hosting import Hosting
-from segments.open_log import Around, DataCounters, LogLimits
+from segments.open_log import OpenLog
+from segments.producers import Mode, Producer
 from segments.tail import Budget
-from tests.support.logs import PLACE, TOPIC, A, LogBench, log_bench
+from tests.segments.peers import ListeningPeer
+from tests.support.logs import PLACE, TOPIC, A, B, LogBench, log_bench
 from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
 
@@ -25,18 +32,23 @@ LIMIT: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
-    """A node without others."""
+class NodeNamed:
+    session: str
+    pulsar_url: str
 
-    session: str = A
-    pulsar_url: str = "pulsar://here:6650"
 
-    @property
-    def nodes(self) -> list[Alone]:
-        return [self]
+HERE: Final = NodeNamed(A, "pulsar://here:6650")
+THERE: Final = NodeNamed(B, "pulsar://there:6650")
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Nodes that are alive, this one first."""
+
+    nodes: list[NodeNamed]
 
     async def is_alive(self, session: str) -> bool:
-        return session == self.session
+        return any(node.session == session for node in self.nodes)
 
 
 class FalteringLogs(SegmentLogs):
@@ -56,6 +68,7 @@ class HostBench:
     bench: LogBench
     logs: FalteringLogs
     hosting: Hosting
+    cluster: Cluster
 
 
 class NoClassicLogs:
@@ -64,7 +77,7 @@ class NoClassicLogs:
 
 
 @asynccontextmanager
-async def host_bench(url: str) -> AsyncIterator[HostBench]:
+async def host_bench(url: str, segments: int = 1) -> AsyncIterator[HostBench]:
     async def told(_: LogPlace) -> None:
         await trio.lowlevel.checkpoint()
 
@@ -74,10 +87,12 @@ async def host_bench(url: str) -> AsyncIterator[HostBench]:
     async def always(_: LogPlace) -> int:
         return -1
 
-    async with log_bench(url) as bench, trio.open_nursery() as nursery:
+    async with log_bench(url, segments) as bench, trio.open_nursery() as nursery:
         logs = FalteringLogs(bench.store)
         around = Around(logs, nursery, LogLimits(), DataCounters(), Budget(1_000_000), told)
-        yield HostBench(bench, logs, Hosting(around, Alone(), NoClassicLogs(), nobody, always, rebalance_interval=1))
+        cluster = Cluster([HERE])
+        hosting = Hosting(around, cluster, NoClassicLogs(), nobody, always, rebalance_interval=1)
+        yield HostBench(bench, logs, hosting, cluster)
         nursery.cancel_scope.cancel()
 
 
@@ -88,3 +103,77 @@ async def test_look_that_fails_is_repeated_although_no_change_was_missed(valkey:
         await b.bench.transitions.split(TOPIC, 0)
         b.hosting.changed(PLACE.bucket, PLACE.path)
         await eventually(lambda: owned.sealed, LIMIT)
+
+
+async def joined(owned: OpenLog, name: str = "p") -> tuple[Producer, ListeningPeer]:
+    peer = ListeningPeer()
+    producer = Producer(peer, 1, name, Mode.SHARED, 0, is_named=True, begin=lambda: None)
+    assert await owned.join(producer, None)
+    return producer, peer
+
+
+async def open_all(b: HostBench) -> list[OpenLog]:
+    layout = records.decode_layout((await b.bench.topic()).value)
+    names = [SegmentName(TOPIC, s.range.start, s.range.end, s.segment_id) for s in layout.segments.values()]
+    return [await b.hosting.open(str(name)) for name in names]
+
+
+async def test_logs_move_to_a_node_that_stays_a_few_at_a_time(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url, segments=64) as b:
+        logs = await open_all(b)
+        peers = {owned.name: (await joined(owned))[1] for owned in logs}
+        b.cluster.nodes.append(THERE)
+        ours = {owned.name for owned in logs if placement.choose(owned.name, (A, B)) == A}
+        assert 8 < 64 - len(ours) < 56, "both nodes have their share"
+        await b.hosting.rebalance()
+        assert len(b.hosting.logs) == 64, "who has just come may soon be gone"
+        for _ in range(20):
+            before = len(b.hosting.logs)
+            await b.hosting.rebalance()
+            assert 0 <= before - len(b.hosting.logs) <= 8
+        assert {owned.name for owned in b.hosting.logs} == ours
+        for owned in logs:
+            told = [it.close_producer.assignedBrokerServiceUrl for it in peers[owned.name].heard]
+            assert told == ([] if owned.name in ours else [THERE.pulsar_url])
+            assert (await b.bench.state(owned.place)).session == (A if owned.name in ours else "")
+            assert await b.hosting.url_of(owned.name) == (HERE if owned.name in ours else THERE).pulsar_url
+
+
+async def test_log_that_belongs_elsewhere_is_not_taken_while_its_node_lives(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        b.cluster.nodes.append(THERE)
+        await b.bench.open(B)
+        with pytest.raises(NotHere, match="another node"):
+            await b.hosting.open(PLACE.name)
+        assert await b.hosting.url_of(PLACE.name) == THERE.pulsar_url
+        b.cluster.nodes.remove(THERE)
+        assert (await b.hosting.open(PLACE.name)).is_open
+
+
+async def test_unused_log_is_given_up_and_taken_again(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url, segments=2) as b:
+        used, unused = await open_all(b)
+        await joined(used)
+        await b.hosting.give_up_unused()
+        assert unused.is_open, "it was opened a moment ago"
+        await b.hosting.give_up_unused()
+        assert b.hosting.logs == [used]
+        again = await b.hosting.open(unused.name)
+        assert again.is_open
+        assert again.ledger == unused.ledger
+
+
+async def test_log_with_messages_is_kept_to_be_trimmed(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        owned = await b.hosting.open(PLACE.name)
+        producer, peer = await joined(owned)
+        owned.sending.send(producer, 0, 0, 1, b"message")
+        await eventually(lambda: peer.receipts == [0], LIMIT)
+        await owned.sending.leave(producer)
+        for _ in range(3):
+            await b.hosting.give_up_unused()
+        assert owned.is_open
+        await owned.trim(1)
+        for _ in range(2):
+            await b.hosting.give_up_unused()
+        assert not owned.is_open

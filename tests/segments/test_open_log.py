@@ -17,13 +17,14 @@ from metadata.log_states import Opened
 from metadata.store import open_store
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
+from segments.around import Around, DataCounters, LogLimits, SendQueue
 from segments.consumers import Consumer
 from segments.cursor_keeper import CursorKeeper
 from segments.dispatch.errors import ConsumerBusy
 from segments.dispatch.receivers import Kind
 from segments.errors import NotHere
 from segments.frames import MessageFrames
-from segments.open_log import Around, DataCounters, LogLimits, OpenLog
+from segments.open_log import OpenLog
 from segments.producers import Mode, Producer
 from segments.subscription import LogSubscription
 from segments.tail import Budget
@@ -43,9 +44,9 @@ class Desk:
     bench: LogBench
     log: OpenLog
 
-    async def producer(self, name: str) -> tuple[Producer, ListeningPeer]:
+    async def producer(self, name: str, *, is_named: bool = True) -> tuple[Producer, ListeningPeer]:
         peer = ListeningPeer()
-        producer = Producer(peer, 1, name, Mode.SHARED, 0, is_named=True, begin=lambda: None)
+        producer = Producer(peer, 1, name, Mode.SHARED, 0, is_named=is_named, begin=lambda: None)
         assert await self.log.join(producer, None)
         return producer, peer
 
@@ -58,7 +59,7 @@ class Desk:
         return consumer, subscription, peer
 
     def send(self, producer: Producer, sequence: int) -> None:
-        self.log.send(producer, sequence, 0, 1, b"message")
+        self.log.sending.send(producer, sequence, 0, 1, b"message")
 
     async def seal(self) -> None:
         """As a split does; the owner does not know yet."""
@@ -167,3 +168,67 @@ async def test_cursors_are_written_under_the_claim_that_replaced_the_one_they_we
             await written.wait()
         assert not lost
         assert (await bench.open()).cursors == {"s": b"cursor"}
+
+
+async def received(peer: ListeningPeer) -> None:
+    await eventually(lambda: peer.receipts == [0])
+
+
+async def remembered(d: Desk) -> set[str]:
+    """The producers that the next owner would know."""
+    claim = d.log.claim
+    names = await d.bench.store.commands.gather(
+        [(claim.place.slot, ("HKEYS", claim.place.producers(claim.incarnation)))]
+    )
+    return {name.decode() for name in names[0]}
+
+
+async def test_producers_that_the_server_named_are_forgotten_when_they_are_closed(valkey: ValkeyProcess) -> None:
+    async with desk(valkey.url) as d:
+        for name, is_named, for_good in (("closed", False, True), ("lost", False, False), ("by-user", True, True)):
+            producer, peer = await d.producer(name, is_named=is_named)
+            d.send(producer, 0)
+            await received(peer)
+            await d.log.sending.leave(producer, for_good=for_good)
+        assert await remembered(d) == {"lost", "by-user"}
+        back, peer = await d.producer("lost", is_named=False)
+        assert d.log.sending.last_sequence(back) == 0
+
+
+async def test_producers_are_forgotten_when_they_were_away_for_hours(
+    valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(valkey.url) as d:
+        gone, peer = await d.producer("gone")
+        there, other = await d.producer("there")
+        d.send(gone, 0)
+        d.send(there, 0)
+        await eventually(lambda: peer.receipts == other.receipts == [0])
+        await d.log.sending.leave(gone)
+        await d.log.keep(0)
+        assert await remembered(d) == {"gone", "there"}
+        monkeypatch.setattr("segments.sending._MEMORY", -1.0)
+        await d.log.keep(0)
+        assert await remembered(d) == {"there"}
+
+
+async def test_producers_of_all_logs_share_a_bound_of_what_waits() -> None:
+    queue = SendQueue(limit=10)
+    queue.add(10)
+    assert not queue.is_full
+    queue.add(1)
+    assert queue.is_full
+    gone_on = []
+
+    async def wait() -> None:
+        await queue.wait_room()
+        gone_on.append(queue.used)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        queue.remove(5)
+        await trio.testing.wait_all_tasks_blocked()
+        assert gone_on == []
+        queue.remove(1)
+    assert gone_on == [5]

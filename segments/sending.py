@@ -1,0 +1,241 @@
+"""The producing end of a log that this node owns: who may send, what becomes of what they send, what each is told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from metadata.errors import StoreError
+from metadata.log_entries import StoredEntry
+from metadata.log_places import LogPlace
+from metadata.log_states import Claim, Opened
+from protocol import data_replies
+from protocol.framing import encode
+from protocol.wire import pulsar_api_pb2 as api
+from segments.appending import Appender, Chunk, Outcome, Sent
+from segments.around import Around
+from segments.errors import QuotaExceeded, Terminated, TooMany
+from segments.frames import Receipts
+from segments.keeping import OverQuota
+from segments.ports import Peer
+from segments.producers import WHOLE, Producer, Producers, Sequences
+
+log = logging.getLogger(__name__)
+
+_OVER_QUOTA: Final = "Consumers are too far behind, and the backlog quota is used up: let them catch up first."
+# Some clients look for the word in brackets.
+_SEALED: Final = "The segment is sealed (TopicTerminated): send to the segments that took its place."
+# How long it is remembered what a producer has stored that does not come back: as long as Pulsar's brokers do.
+_MEMORY: Final = 6 * 3600.0
+
+
+class Sending:
+    def __init__(
+        self,
+        opened: Opened,
+        around: Around,
+        *,
+        stored: Callable[[Sequence[StoredEntry]], None],
+        sealed: Callable[[], None],
+        lost: Callable[[StoreError], None],
+    ) -> None:
+        """`stored` gets what was appended; `sealed` and `lost` are called when an append finds the log to be so."""
+        self.place: LogPlace = opened.claim.place
+        self.producers = Producers(opened.state.topic_epoch, self.close)
+        self._around = around
+        self._note_sealed = sealed
+        self._sequences = Sequences(opened.producers)
+        self._receipts = Receipts(opened.claim.ledger)
+        self._refused_as_sealed: list[Sent] = []
+        # When producers were last here, of those that are not.
+        self._away = dict.fromkeys(opened.producers, trio.current_time())
+        self._appender = Appender(
+            around.logs,
+            opened,
+            self._sequences,
+            Outcome(stored, self._tell_stored, self._tell_refused, self._found_sealed, lost),
+            nursery=around.nursery,
+            queue=around.queue,
+            replicas=around.limits.replicas,
+        )
+
+    @property
+    def claim(self) -> Claim:
+        return self._appender.claim
+
+    @property
+    def settled_claim(self) -> Claim | None:
+        """The claim that stands in the store; None while nobody can tell."""
+        return None if self._appender.is_claiming else self._appender.claim
+
+    @property
+    def next(self) -> int:
+        return self._appender.next
+
+    @property
+    def size(self) -> int:
+        return self._appender.size
+
+    def shrink(self, size: int) -> None:
+        """So many bytes were trimmed."""
+        self._appender.size -= size
+
+    # Who is there.
+
+    async def join(self, producer: Producer, client_epoch: int | None) -> bool:
+        """Let a producer in; False if it has to wait until it has the log alone."""
+        if self._is_over_quota:
+            raise QuotaExceeded(_OVER_QUOTA)
+        if len(self.producers) >= self._around.limits.producers:
+            raise TooMany(f"{self.place.name} has {len(self.producers)} producers, which is the limit: close some.")
+        before = self.producers.topic_epoch
+        ready = self.producers.join(producer, client_epoch)
+        self._away.pop(producer.name, None)
+        if ready and self.producers.topic_epoch != before and self.producers.topic_epoch is not None:
+            await self._around.logs.set_topic_epoch(self.claim, self.producers.topic_epoch)
+        return ready
+
+    async def leave(self, producer: Producer, *, for_good: bool = False) -> None:
+        """A producer is gone; `for_good` if its client has closed it, which then sends nothing again."""
+        following = self.producers.leave(producer)
+        if self._sequences.last(producer.name) >= 0:
+            self._away[producer.name] = trio.current_time()
+        if following is not None:
+            if following.topic_epoch is not None:
+                await self._around.logs.set_topic_epoch(self.claim, following.topic_epoch)
+            following.begin()
+        if for_good and not producer.is_named and not producer.pending and producer.name in self._away:
+            await self._forget([producer.name])
+
+    async def forget_long_gone(self) -> None:
+        """Forget what was sent by those who have not been here for hours."""
+        before = trio.current_time() - _MEMORY
+        await self._forget([name for name, since in self._away.items() if since < before])
+
+    async def _forget(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        for name in names:
+            del self._away[name]
+            self._sequences.forget(name)
+        try:
+            await self._around.logs.forget_producers(self.claim, names)
+        except StoreError as error:
+            # They stay in the store until another owner has not seen them for long.
+            log.debug("producers of %s are not forgotten in the store: %s", self.place.name, error)
+
+    def last_sequence(self, producer: Producer) -> int:
+        return self._sequences.last(producer.name)
+
+    def close(self, producer: Producer, url: str | None = None) -> None:
+        """Tell a client that its producer has to go, perhaps elsewhere."""
+        producer.broken = True
+        producer.peer.reply(encode(data_replies.close_producer(producer.producer_id, url)))
+
+    # Messages.
+
+    def send(
+        self, producer: Producer, sequence: int, highest: int, messages: int, body: bytes, chunk: Chunk | None = None
+    ) -> None:
+        """Take a message of a producer that has joined; what becomes of it is told to its connection."""
+        last = max(sequence, highest)
+        if self._appender.ended:
+            # Sealed: nobody comes back to it, so everything is answered.
+            producer.pending += 1
+            self._found_sealed([Sent(producer, sequence, highest, last, messages, b"", False)])
+            return
+        if producer.broken:
+            return  # it has been told to come back, and sends again then whatever it has sent since
+        if self._is_over_quota:
+            self._turn_away(producer, sequence, QuotaExceeded.server_error, _OVER_QUOTA)
+            return
+        is_new = self._sequences.accept(producer.name, last, WHOLE if chunk is None else chunk.number)
+        producer.pending += 1
+        if is_new:
+            producer.messages += messages
+            producer.bytes += len(body)
+        else:
+            self._around.counters.duplicates += 1
+            body = b""
+        self._appender.add(Sent(producer, sequence, highest, last, messages, body, is_new, chunk))
+
+    @property
+    def _is_over_quota(self) -> bool:
+        quota = self._around.limits.quota
+        return quota.policy is OverQuota.REFUSE and quota.is_exceeded(self.size)
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether so much waits to be stored, here or in all logs, that producers should be left unread."""
+        return self._appender.queued_bytes > self._around.limits.queued_bytes or self._around.queue.is_full
+
+    async def wait_room(self) -> None:
+        """Return when less than half of what may wait to be stored does."""
+        await self._appender.wait_room(self._around.limits.queued_bytes // 2)
+        await self._around.queue.wait_room()
+
+    # The end.
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no append is under way, so that it is known how far the log reaches."""
+        return self._appender.is_idle or self._appender.ended
+
+    async def wait_idle(self) -> None:
+        await self._appender.wait_idle()
+
+    def end(self, url: str | None) -> None:
+        """Take nothing more, and send everybody elsewhere."""
+        self._appender.end()
+        for producer in self.producers.all:
+            self.close(producer, url)
+
+    async def terminated(self) -> Terminated:
+        """The refusal of a sealed log, for whoever watches the layout already knows what took its place."""
+        await self._around.layout_told(self.place)
+        return Terminated(_SEALED)
+
+    # What becomes of messages.
+
+    def _tell_stored(self, told: Sequence[tuple[Sent, int | None]]) -> None:
+        # Together for each connection: a call to the kernel for every one would cost more than all the rest of it.
+        frames: dict[Peer, list[bytes]] = {}
+        frame = self._receipts.frame
+        for sent, index in told:
+            producer = sent.producer
+            producer.pending -= 1
+            some = frames.get(producer.peer)
+            if some is None:
+                some = frames[producer.peer] = []
+            some.append(frame(producer.producer_id, sent.sequence, sent.highest, index))
+        for peer, some in frames.items():
+            peer.reply(b"".join(some))
+
+    def _tell_refused(self, refused: Sequence[Sent], error: StoreError) -> None:
+        for sent in refused:
+            self._refuse(sent, api.PersistenceError, str(error))
+
+    def _found_sealed(self, refused: Sequence[Sent]) -> None:
+        self._note_sealed()
+        if not self._refused_as_sealed:
+            self._around.nursery.start_soon(self._tell_sealed)
+        self._refused_as_sealed += refused
+
+    async def _tell_sealed(self) -> None:
+        error = await self.terminated()
+        refused, self._refused_as_sealed = self._refused_as_sealed, []
+        for sent in refused:
+            self._refuse(sent, error.server_error, str(error))
+
+    def _refuse(self, sent: Sent, code: int, why: str) -> None:
+        sent.producer.pending -= 1
+        self._turn_away(sent.producer, sent.sequence, code, why)
+
+    def _turn_away(self, producer: Producer, sequence: int, code: int, why: str) -> None:
+        """What follows a refused message must not overtake it, so nothing more is taken until the client comes back."""
+        producer.broken = True
+        self._around.counters.send_errors += 1
+        producer.peer.reply(encode(data_replies.send_error(producer.producer_id, sequence, code, why)))
