@@ -79,6 +79,11 @@ class Sending:
     def size(self) -> int:
         return self._appender.size
 
+    @property
+    def queued_bytes(self) -> int:
+        """What waits to be stored."""
+        return self._appender.queued_bytes
+
     def shrink(self, size: int) -> None:
         """So many bytes were trimmed."""
         self._appender.size -= size

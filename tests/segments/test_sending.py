@@ -207,3 +207,19 @@ async def test_owner_that_was_robbed_stops_at_its_next_write(valkey: ValkeyProce
         assert first.data.hosting.logs == []
         [owned] = second.data.hosting.logs
         assert owned.next == 0
+
+
+async def test_message_that_too_few_replicas_have_is_refused_and_keeps_its_place(valkey: ValkeyProcess) -> None:
+    async with running_node(valkey.url, ack_replicas=1) as node:
+        await transitions_of(node).create(TOPIC, 1)
+        client = await connected(node)
+        await producer(client)
+        await client.send(message(0))
+        assert (await client.receive()).send_error.error == api.PersistenceError
+        host, port = valkey.address
+        with ValkeyProcess(replicaof=f"{host} {port}").start() as replica:
+            await eventually(lambda: replica.info("replication")["master_link_status"] == "up", within=20)
+            again = await connected(node)
+            assert (await producer(again, epoch=1)).last_sequence_id == 0
+            await again.send(message(0) + message(1))
+            assert await receipts(again, 2) == [(0, 0), (1, 1)]
