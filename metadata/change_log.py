@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from metadata import keys
 from metadata.link import Reply
 
 # Entries of one bucket taken in one read; a fuller log is read on at once.
 READ_COUNT: Final = 1_000
+_ABOUT_CONSUMERS: Final = frozenset({b"consumers", b"drained"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +62,34 @@ def lost_entry(position: Position, until: list[Reply], last: list[Reply]) -> boo
     return not last or _number(last[0][0]) < _number(position.entry)
 
 
-def is_resignation(entry: Reply) -> bool:
-    """Whether the topic was left without a leader that it needs."""
-    return _field(entry, b"kind") == b"resigned"
+class Heard(NamedTuple):
+    """The topics that entries are about, by what happened to them; each in the order of its first entry."""
+
+    changed: dict[str, None]  # the record, or who leads the topic or owns a segment
+    classic: dict[str, None]  # the classic topic of that name
+    resigned: dict[str, None]  # was left without a leader that it needs
+    registered: dict[str, None]  # only registrations changed, or how far consumers have come
 
 
-def is_about_consumers(entry: Reply) -> bool:
-    """Whether only registrations changed, or how far consumers have come: then the record is what it was."""
-    return _field(entry, b"kind") in (b"consumers", b"drained")
-
-
-def is_about_classic(entry: Reply) -> bool:
-    """Whether it is the classic topic of that name that changed, and not the record of a scalable one."""
-    return _field(entry, b"kind") == b"classic"
-
-
-def is_about_record(entry: Reply) -> bool:
-    return not is_about_consumers(entry) and not is_about_classic(entry)
-
-
-def topic_of(entry: Reply) -> str:
-    return _field(entry, b"topic").decode()
+def heard_of(entries: Iterable[Reply]) -> Heard:
+    heard = Heard({}, {}, {}, {})
+    changed, classic, resigned, registered = heard
+    for entry in entries:
+        fields = entry[1]
+        # As the scripts write them. What others write may come in any order.
+        if len(fields) >= 4 and fields[0] == b"topic" and fields[2] == b"kind":
+            path, kind = fields[1].decode(), fields[3]
+        else:
+            path, kind = _field(entry, b"topic").decode(), _field(entry, b"kind")
+        if kind == b"classic":
+            classic[path] = None
+        elif kind in _ABOUT_CONSUMERS:
+            registered[path] = None
+        else:
+            changed[path] = None
+            if kind == b"resigned":
+                resigned[path] = None
+    return heard
 
 
 def _number(entry_id: bytes) -> tuple[int, ...]:

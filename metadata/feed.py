@@ -20,16 +20,13 @@ from metadata.arrivals import Arrivals
 from metadata.bells import Bells, check_role
 from metadata.change_log import (
     READ_COUNT,
+    Heard,
     Position,
     entries_after,
-    is_about_classic,
-    is_about_consumers,
-    is_about_record,
-    is_resignation,
+    heard_of,
     is_whole_log,
     log_read,
     position_of,
-    topic_of,
 )
 from metadata.errors import StoreError
 from metadata.lanes import Lane
@@ -359,18 +356,21 @@ class _Follower:
             self.feed.counters.changes += len(fresh)
             if self._arrivals is not None:
                 self._show(bucket, fresh, waited[index], to_the_end=len(entries) < READ_COUNT)
-            for path in dict.fromkeys(topic_of(entry) for entry in fresh if is_about_classic(entry)):
-                self.feed._listener.classic(bucket, path)
-            changed = dict.fromkeys(topic_of(entry) for entry in fresh if is_about_record(entry))
-            for path in changed:
-                self.feed._listener.changed(bucket, path)
-            for path in dict.fromkeys(topic_of(entry) for entry in fresh if is_resignation(entry)):
-                self.feed._listener.orphaned(bucket, path)
-            for path in dict.fromkeys(topic_of(entry) for entry in fresh if is_about_consumers(entry)):
-                if path not in changed:
-                    self.feed._listener.registered(bucket, path)
+            self._tell(bucket, heard_of(fresh))
         if doubtful:
             await self._reset(doubtful, "log")
+
+    def _tell(self, bucket: int, heard: Heard) -> None:
+        listener = self.feed._listener
+        for path in heard.classic:
+            listener.classic(bucket, path)
+        for path in heard.changed:
+            listener.changed(bucket, path)
+        for path in heard.resigned:
+            listener.orphaned(bucket, path)
+        for path in heard.registered:
+            if path not in heard.changed:
+                listener.registered(bucket, path)
 
     def _show(self, bucket: int, fresh: Sequence[Reply], waited: int, *, to_the_end: bool) -> None:
         assert self._arrivals is not None

@@ -23,10 +23,14 @@ Reply = Any
 
 # A caller that queues this much has no use for answers: refused rather than kept in memory.
 MAX_OUTSTANDING: Final = 100_000
-_CHUNK: Final = 65_536
+_CHUNK: Final = 256 * 1024
+# A command that is sent for itself: the call costs little beside the copying.
+_LONG: Final = 16 * 1024
 _NOTHING: Final = object()
 # Its stub takes tuples of one element only.
 _pack: Final[Callable[[Command], bytes]] = cast(Any, hiredis.pack_command)
+# Its stub knows no buffers but bytes.
+_Reader: Final[Any] = hiredis.Reader
 
 
 class LinkLost(Exception):
@@ -58,9 +62,11 @@ class Link:
         self._connection = connection
         self._sock = connection._sock  # redis-py offers no public way to the socket
         self._sock.setblocking(False)
+        self._is_secured = isinstance(self._sock, ssl.SSLSocket)
+        self._buffer = bytearray(_CHUNK)
         self._timeout = timeout
         self._on_push = on_push
-        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._reader = _Reader(notEnoughData=_NOTHING)
         self._out: list[bytes] = []
         self._calls: deque[_Call] = deque()
         self._outstanding = 0
@@ -127,10 +133,24 @@ class Link:
         self._calls.append(call)
         self._outstanding += len(commands)
         self._out += packed
-        if self._writer is not None:
+        if self._writer is not None and not self._sent_at_once():
             writer, self._writer = self._writer, None
             trio.lowlevel.reschedule(writer)
         return call
+
+    def _sent_at_once(self) -> bool:
+        """Send what is long now, as far as the socket takes it: what is short goes with others of the same moment."""
+        if self._is_secured or len(self._out[0]) < _LONG:
+            return False
+        try:
+            sent = self._sock.send(self._out[0])
+        except OSError:
+            return False  # the writer meets it again
+        if sent < len(self._out[0]):
+            self._out[0] = self._out[0][sent:]
+            return False
+        del self._out[0]
+        return not self._out
 
     async def run(self) -> None:
         """Drive the socket until it is lost or the task is cancelled. Never raises for a lost connection."""
@@ -185,16 +205,16 @@ class Link:
     async def _read(self) -> None:
         while True:
             try:
-                data = self._sock.recv(_CHUNK)
+                length = self._sock.recv_into(self._buffer)
             except (BlockingIOError, ssl.SSLWantReadError):
                 await trio.lowlevel.wait_readable(self._sock)
                 continue
             except ssl.SSLWantWriteError:
                 await trio.lowlevel.wait_writable(self._sock)
                 continue
-            if not data:
+            if not length:
                 raise LinkLost("the server closed it")
-            self._reader.feed(data)
+            self._reader.feed(self._buffer, 0, length)
             self._received.set()
             self._received = trio.Event()
             self._deliver()

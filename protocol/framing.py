@@ -189,15 +189,16 @@ def _command(data: bytes) -> api.BaseCommand | UnknownCommand:
         command.ParseFromString(data)
     except DecodeError as error:
         raise BadFrame("protobuf", "The command is not valid protobuf.") from error
-    # An absent or unknown type reads as CONNECT, the first of its enum: ask before looking.
-    if not command.HasField("type"):
+    kind = command.type
+    # An absent or unknown type reads as CONNECT, the first of its enum.
+    if kind == api.BaseCommand.CONNECT and not command.HasField("type"):
         return UnknownCommand(_unknown_type(data))
     # The missing fields are not named: a frame full of empty messages would make that list huge.
     if not command.IsInitialized():
         raise BadFrame("missing_field", f"{_type_name(command)} lacks a required field.")
-    if not command.HasField(_BODY_FIELDS[command.type]):  # type: ignore[arg-type]  # one of 70 literals
+    if not command.HasField(_BODY_FIELDS[kind]):  # type: ignore[arg-type]  # one of 70 literals
         raise BadFrame("missing_body", f"{_type_name(command)} lacks its message.")
-    if command.type in _WITHOUT_TEXT:
+    if kind in _WITHOUT_TEXT:
         return command
     try:
         _TextCheck().ParseFromString(data)

@@ -74,6 +74,15 @@ class Outcome:
     lost: Callable[[StoreError], None]
 
 
+class _Stored(NamedTuple):
+    """What a call has stored: from which index on, and for whom; `new` is what of `taken` was not there before."""
+
+    first: int
+    entries: Sequence[Entry]
+    taken: Sequence[Sent]
+    new: Sequence[Sent]
+
+
 class Appender:
     """The writing end of a log that this node owns."""
 
@@ -101,6 +110,7 @@ class Appender:
         self._all_queued = queue
         self._replicas = replicas
         self._queue: deque[Sent] = deque()
+        self._untold: _Stored | None = None  # nobody knows of it yet
         self._running = False
         self.ended = False  # nothing more is appended: the log is sealed, or not ours
         self._room = trio.Event()
@@ -149,14 +159,19 @@ class Appender:
             while self._queue and not self.ended:
                 await self._append(self._take())
                 self._note_progress()
+            self._tell_untold()
         except (LogFenced, LogMissing) as error:
+            self._tell_untold()
             self._outcome.lost(error)
         except Exception as error:
-            log.exception("appending to %s failed", self.claim.place.name)
-            self._outcome.lost(LogFenced(f"The log cannot be written now: {error}"))
+            self._fail(error)
         finally:
             self._running = False
             self._note_progress()
+
+    def _fail(self, error: Exception) -> None:
+        log.exception("appending to %s failed", self.claim.place.name)
+        self._outcome.lost(LogFenced(f"The log cannot be written now: {error}"))
 
     def _take(self) -> list[Sent]:
         taken: list[Sent] = []
@@ -173,7 +188,8 @@ class Appender:
         now_ms = self.last_time_ms = max(self.last_time_ms, time.time_ns() // 1_000_000)
         new = [sent for sent in taken if sent.is_new]
         if not new:
-            self._tell(taken, new)
+            self._tell_untold()
+            self._tell(taken)
             return
         entries = [Entry(now_ms, sent.messages, sent.body, None, sent.hash_range) for sent in new]
         first = self.next
@@ -184,20 +200,30 @@ class Appender:
         try:
             await self._store(first, entries, marks, size)
         except TooFewReplicas as error:
-            self._keep(first, entries, new, size)
+            self._tell_untold()
+            self.next, self.size = first + len(entries), size
+            self._keep(first, entries, new)
             self._outcome.refused(self._with_queued(taken), error)
             return
         except LogSealed:
+            self._tell_untold()
             self._refuse_all(taken)
             return
         except StoreFull as error:
+            self._tell_untold()
             refused = self._with_queued(taken)
             for sent in refused:
                 self._sequences.refuse(sent.producer.name)
             self._outcome.refused(refused, error)
             return
-        self._keep(first, entries, new, size)
-        self._tell(taken, new)
+        self._tell_untold()
+        self.next, self.size = first + len(entries), size
+        self._untold = _Stored(first, entries, taken, new)
+        if self._queue:
+            # Whoever waits for these is told while the store is busy with the next.
+            self._nursery.start_soon(self._tell_soon)
+        else:
+            self._tell_untold()
 
     async def _store(self, first: int, entries: Sequence[Entry], marks: dict[str, ProducerMark], size: int) -> None:
         """Store entries; where the answer was lost, find out, and go on until they are stored or cannot be."""
@@ -243,18 +269,31 @@ class Appender:
                 log.info("claiming %s again waits for the store: %s", self.claim.place.name, error)
             await trio.sleep(backoff.next())
 
-    def _keep(self, first: int, entries: Sequence[Entry], new: Sequence[Sent], size: int) -> None:
-        self.next = first + len(entries)
-        self.size = size
+    async def _tell_soon(self) -> None:
+        try:
+            self._tell_untold()
+        except Exception as error:
+            self._fail(error)
+
+    def _tell_untold(self) -> None:
+        """Tell what the last call has stored, if nobody was told yet."""
+        untold, self._untold = self._untold, None
+        if untold is None:
+            return
+        first, entries, taken, new = untold
+        self._keep(first, entries, new)
+        if len(taken) == len(new):
+            self._outcome.receipts(list(zip(new, range(first, first + len(new)), strict=True)))
+        else:
+            self._tell(taken)
+
+    def _keep(self, first: int, entries: Sequence[Entry], new: Sequence[Sent]) -> None:
         stored = self._sequences.stored
         for index, sent in enumerate(new, first):
             stored(sent.producer.name, sent.last, index, sent.chunk_id, is_last=sent.is_last)
         self._outcome.stored([StoredEntry(index, *entry) for index, entry in enumerate(entries, first)])
 
-    def _tell(self, taken: Sequence[Sent], new: Sequence[Sent]) -> None:
-        if len(taken) == len(new):
-            self._outcome.receipts(list(zip(taken, range(self.next - len(new), self.next), strict=True)))
-            return
+    def _tell(self, taken: Sequence[Sent]) -> None:
         place = self._sequences.place
         self._outcome.receipts([(sent, place(sent.producer.name, sent.last, sent.chunk_id)) for sent in taken])
 

@@ -18,9 +18,11 @@ from protocol.backoff import Backoff
 from segments.consumers import Consumer
 from segments.cursors import Cursor
 from segments.dispatch.dispatcher import Dispatcher
+from segments.dispatch.distribution import SLICE_ENTRIES
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
 from segments.errors import NotAllowed
+from segments.reading_ahead import ReadingAhead
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +76,7 @@ class LogSubscription:
         self._log = log_
         self._nursery = nursery
         self._reading = False
+        self._pages = ReadingAhead(log_.fetch, nursery, SLICE_ENTRIES)
         self._max_unacked = max_unacked
         self._sharing = KeySharing.AUTO_SPLIT
 
@@ -218,7 +221,7 @@ class LogSubscription:
                 found = self._log.cached(wanted)
                 if found is None:
                     try:
-                        found = await self._log.fetch(wanted)
+                        found = await self._pages.get(wanted, self._log.next)
                     except (LogFenced, LogMissing):
                         return  # who owns the log is told by its writes
                     except StoreError as error:
@@ -233,6 +236,7 @@ class LogSubscription:
                     return
         finally:
             self._reading = False
+            self._pages.forget()
             self._await_room()
 
     def _pass_over_lost(self, wanted: Sequence[int], found: Sequence[StoredEntry]) -> None:

@@ -39,13 +39,14 @@ class Tail:
 
     def add(self, entries: Sequence[StoredEntry]) -> None:
         """What was appended to the log."""
-        added = sum(len(entry.body) + _OVERHEAD for entry in entries)
+        added = sum([len(entry.body) for entry in entries]) + _OVERHEAD * len(entries)
         self._entries += entries
         self._next = entries[-1].index + 1
         self._bytes += added
         self._budget.used += added
-        while self._gone < len(self._entries) and (self._bytes > self._most or self._budget.used > self._budget.limit):
-            self._forget_first()
+        over = max(self._bytes - self._most, self._budget.used - self._budget.limit)
+        if over > 0:
+            self._forget(over)
         if self._gone > _SLACK and 2 * self._gone > len(self._entries):
             del self._entries[: self._gone]
             self._gone = 0
@@ -64,13 +65,17 @@ class Tail:
         self._entries.clear()
         self._gone = self._bytes = 0
 
-    def _forget_first(self) -> None:
-        size = len(self._entries[self._gone].body) + _OVERHEAD
-        # The place stays until the list is cut; the bytes must not.
-        self._entries[self._gone] = _NOTHING
-        self._gone += 1
-        self._bytes -= size
-        self._budget.used -= size
+    def _forget(self, over: int) -> None:
+        """Forget the oldest entries, which cost so much at least, or all."""
+        entries, at, freed = self._entries, self._gone, 0
+        while freed < over and at < len(entries):
+            freed += len(entries[at].body) + _OVERHEAD
+            # The place stays until the list is cut; the bytes must not.
+            entries[at] = _NOTHING
+            at += 1
+        self._gone = at
+        self._bytes -= freed
+        self._budget.used -= freed
 
 
 _NOTHING: Final = StoredEntry(-1, 0, 0, b"")

@@ -263,15 +263,16 @@ class Dialogue(Generic[W, N, C]):
         if self.state is State.CLOSED:
             return
         command = frame.command
-        event = _EVENTS.get(command.type, Event.REQUEST)
+        number = command.type
+        event = _EVENTS.get(number, Event.REQUEST)
         following = NEXT_STATE.get((self.state, event))
         if following is None:
             kind, reason = _VIOLATIONS[event]
-            raise Violation(kind, f"{BaseCommand.Type.Name(command.type)} {reason}.")
-        if command.type in DATA_COMMANDS:
+            raise Violation(kind, f"{BaseCommand.Type.Name(number)} {reason}.")
+        if number in DATA_COMMANDS:
             self._pass_on(command, frame.body)
         else:
-            _HANDLERS.get(command.type, Dialogue._refuse_unsupported)(self, command)
+            _HANDLERS.get(number, Dialogue._refuse_unsupported)(self, command)
         self.state = following
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Final
 from urllib.parse import unquote
 
@@ -41,51 +42,62 @@ class Rows:
         self._pseudonyms = pseudonyms
         self._names: dict[bytes, tuple[str, str, str]] = {}
 
-    def of_entries(self, item: Entries) -> list[tuple[TraceEvent, str]]:
-        """Changes, each with the path of its topic."""
+    def of_entries(self, items: Iterable[Entries]) -> list[tuple[TraceEvent, str, float]]:
+        """Changes, each with the path of its topic and when it was read."""
         # The one place where every step counts: it is done for each change that the gateway hears of.
-        us, run, bucket, names = self._clock.us, self._run, item.bucket, self._names
-        taken = us(item.taken)
+        us, run, names = self._clock.us, self._run, self._names
         seq = self._seq
         made = []
-        for (number, fields), arrival in zip(item.entries, item.arrivals, strict=True):
-            stored, kind, incarnation, version, epoch, size = _said(fields)
-            path, namespace, topic = names.get(stored) or self._named(stored)
-            ms, in_ms = number.split(b"-")
-            event = TraceEvent(
-                seq,
-                run,
-                kind.decode(),
-                taken,
-                None if arrival is None else us(arrival),
-                int(ms),
-                int(in_ms),
-                bucket,
-                namespace,
-                topic,
-                incarnation.decode() or None,
-                int(version) if version else None,
-                int(epoch) if epoch else None,
-                int(size) if size else None,
-            )
-            seq += 1
-            made.append((event, path))
+        for bucket, entries, arrivals, read in map(_parts, items):
+            taken = us(read)
+            for (number, fields), arrival in zip(entries, arrivals, strict=True):
+                stored, kind, incarnation, version, epoch, size = _said(fields)
+                path, namespace, topic = names.get(stored) or self._named(stored)
+                ms, in_ms = number.split(b"-")
+                event = TraceEvent(
+                    seq,
+                    run,
+                    kind.decode(),
+                    taken,
+                    None if arrival is None else us(arrival),
+                    int(ms),
+                    int(in_ms),
+                    bucket,
+                    namespace,
+                    topic,
+                    incarnation.decode() or None,
+                    int(version) if version else None,
+                    int(epoch) if epoch else None,
+                    int(size) if size else None,
+                )
+                seq += 1
+                made.append((event, path, read))
         self._seq = seq
         return made
 
-    def of_gap(self, gap: Gap) -> Iterator[TraceEvent]:
+    def of_recorder(self, item: Gap | Base | BaseEnd) -> Iterator[TraceEvent]:
+        """What the recorder tells about itself."""
+        match item:
+            case Gap():
+                return self._of_gap(item)
+            case Base():
+                return self._of_base(item)
+            case BaseEnd():
+                return self._of_base_end(item)
+
+    def _of_gap(self, gap: Gap) -> Iterator[TraceEvent]:
         taken = self._clock.us(gap.taken)
         for bucket in _each(gap.buckets):
             yield TraceEvent(
                 self._next(), self._run, Kind.GAP, taken, bucket=bucket, size=gap.dropped or None, detail=gap.cause
             )
 
-    def of_base(self, base: Base) -> Iterator[TraceEvent]:
+    def _of_base(self, base: Base) -> Iterator[TraceEvent]:
         taken = self._clock.us(base.taken)
         for bucket, found in base.found:
             yield self._of_found(bucket, found, taken)
 
-    def of_base_end(self, end: BaseEnd) -> Iterator[TraceEvent]:
+    def _of_base_end(self, end: BaseEnd) -> Iterator[TraceEvent]:
         taken = self._clock.us(end.taken)
         for bucket in _each(end.buckets):
             yield TraceEvent(self._next(), self._run, Kind.BASE_END, taken, bucket=bucket)
@@ -131,6 +143,9 @@ class Rows:
         if self._pseudonyms is None:
             return namespace, local
         return self._pseudonyms.path(namespace), self._pseudonyms.name(local)
+
+
+_parts: Final = operator.attrgetter("bucket", "entries", "arrivals", "taken")
 
 
 def _each(buckets: Sequence[int] | None) -> Sequence[int | None]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from gateway.recorder.clock import Clock
 from gateway.recorder.holding import Holding
-from gateway.recorder.intake import Base, BaseEnd, Entries, Gap, Intake, Value
+from gateway.recorder.intake import Base, BaseEnd, Entries, Gap, Intake, Item, Value
 from gateway.recorder.losses import Losses
 from gateway.recorder.opening import OpenTrace
 from gateway.recorder.part_log import PartLog
@@ -48,7 +49,8 @@ _LONGEST_PAUSE: Final = 2.0
 _SEAL_LIMIT: Final = 30.0
 
 # Kinds that have a record to be read back.
-_WITH_RECORD: Final = frozenset({Kind.CREATED, Kind.CHANGED})
+_WITH_RECORD: Final = frozenset({str(Kind.CREATED), str(Kind.CHANGED)})
+_DELETED: Final = str(Kind.DELETED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +139,7 @@ class Writer:
         # What could not be written comes first, and nothing more is taken meanwhile: that is what fills the queue.
         self._write()
         while items := self._intake.take(_SLICE):
-            for item in items:
-                self._take_in(item)
+            self._take_in(items)
             self._release(self._clock.now())
             if len(self._ready) >= _PIECE:
                 self._write()
@@ -162,28 +163,27 @@ class Writer:
             return max(0.0, self._log_since + self._limits.seconds - self._clock.now())
         return None
 
-    def _take_in(self, item: Entries | Value | Gap | Base | BaseEnd) -> None:
-        match item:
-            case Entries():
-                until = item.taken + HOLD
-                for event, path in self._rows.of_entries(item):
-                    if self._trace.values and event.kind in _WITH_RECORD:
-                        self._holding.add_waiting(event, path, until)
-                    else:
-                        if event.kind == Kind.DELETED:
-                            self._holding.give_up(path)
+    def _take_in(self, items: Iterable[Item]) -> None:
+        for kind, run in groupby(items, type):
+            if kind is Entries:
+                self._take_changes(cast(Iterator[Entries], run))
+            elif kind is Value:
+                for value in cast(Iterator[Value], run):
+                    self._holding.supply(value.path, value.incarnation, value.version, self._rows.value(value.value))
+            else:
+                for item in run:
+                    for event in self._rows.of_recorder(cast(Gap | Base | BaseEnd, item)):
                         self._holding.add(event)
-            case Value():
-                self._holding.supply(item.path, item.incarnation, item.version, self._rows.value(item.value))
-            case Gap():
-                for event in self._rows.of_gap(item):
-                    self._holding.add(event)
-            case Base():
-                for event in self._rows.of_base(item):
-                    self._holding.add(event)
-            case BaseEnd():
-                for event in self._rows.of_base_end(item):
-                    self._holding.add(event)
+
+    def _take_changes(self, items: Iterator[Entries]) -> None:
+        holding = self._holding
+        for event, path, read in self._rows.of_entries(items):
+            if self._trace.values and event.kind in _WITH_RECORD:
+                holding.add_waiting(event, path, read + HOLD)
+            else:
+                if event.kind == _DELETED:
+                    holding.give_up(path)
+                holding.add(event)
 
     def _release(self, now: float) -> None:
         self._ready += self._holding.released(now)
