@@ -21,6 +21,7 @@ from benchmarks.figures import Figure, MeasurementFailed, Quantity
 from benchmarks.processes import cpu_seconds
 from benchmarks.readers import namespace_message, readers
 from benchmarks.server import QUIET, RunningServer, running_server
+from metadata.traces.log_files import MAGIC, encode, read_log
 
 TARGET = 1.2
 # Few for a node: each makes more of the server's work one that recording adds nothing to.
@@ -30,8 +31,6 @@ WATCH_ID = 1
 WARM_UP = 0.5
 # Bytes of a part before the next is begun, as is the default; what a part costs by itself is spread over so many.
 PART_SIZE = 128 * 1024 * 1024
-# So much of a log has next to no events in it.
-_HEAD = 4096
 # Updates come every 50 ms while topics come and go.
 _SILENCE = 1.5
 
@@ -197,23 +196,23 @@ def _writing(server: RunningServer, scale: Scale, prefix: str) -> Iterator[_Writ
 
 
 def _sealing(trace: Path) -> _Sealing:
-    """What a part costs by itself, found with next to nothing in it, is shared by the events of one of full size."""
+    """What a part costs by itself, found with a single event in it, is shared by the events of one of full size."""
     [log] = trace.glob("part-*.log")
     size = log.stat().st_size
-    empty = trace.with_name(f"{trace.name}-empty")
-    shutil.copytree(trace, empty)
-    os.truncate(empty / log.name, _HEAD)
-    by_itself, few = _seal(empty)
-    cpu, events = _seal(trace)
+    single = trace.with_name(f"{trace.name}-single")
+    shutil.copytree(trace, single)
+    (single / log.name).write_bytes(MAGIC + encode(next(read_log(log))))
+    by_itself, _ = _seal(single, log.name)
+    cpu, events = _seal(trace, log.name)
     in_a_part = PART_SIZE / (size / events)
-    return _Sealing(((cpu - by_itself) / (events - few) + by_itself / in_a_part) * 1e6, size / events)
+    return _Sealing(((cpu - by_itself) / events + by_itself / in_a_part) * 1e6, size / events)
 
 
-def _seal(trace: Path) -> tuple[float, int]:
-    """CPU seconds of sealing a log, and its events."""
+def _seal(trace: Path, log: str) -> tuple[float, int]:
+    """CPU seconds of sealing a log as a recorder has it done, and its events."""
     before = _children()
     done = subprocess.run(
-        [sys.executable, "-m", "gateway.cli.main", "trace", "seal", str(trace)],
+        [sys.executable, "-P", "-m", "metadata.traces.sealing", str(trace / log), str(os.getpid())],
         capture_output=True,
         text=True,
         check=False,

@@ -6,11 +6,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from metadata.traces.errors import TraceError
@@ -18,7 +17,13 @@ from metadata.traces.events import Kind, TraceEvent
 from metadata.traces.manifest import Part, sync_directory
 from metadata.traces.tables import BATCH_ROWS, EVENT_SCHEMA, batches_of
 
+if TYPE_CHECKING:
+    # Imported where it is needed: it takes longer than all the rest together, and sealing a part does without.
+    import pyarrow.dataset as ds
+
 _COMPRESSION: Final = "zstd"
+# Columns that say the same again and again; of others a dictionary is begun and given up.
+_REPEATING: Final = ["kind", "namespace", "topic"]
 
 
 def write_part(path: Path, events: Iterable[TraceEvent]) -> Part | None:
@@ -31,7 +36,13 @@ def write_part(path: Path, events: Iterable[TraceEvent]) -> Part | None:
         for batch in batches_of(events):
             if writer is None:
                 # The checksums of pages are what tells a flipped bit from an event.
-                writer = pq.ParquetWriter(scratch, EVENT_SCHEMA, compression=_COMPRESSION, write_page_checksum=True)
+                writer = pq.ParquetWriter(
+                    scratch,
+                    EVENT_SCHEMA,
+                    compression=_COMPRESSION,
+                    use_dictionary=_REPEATING,
+                    write_page_checksum=True,
+                )
                 first_us = batch.column("taken_us")[0].as_py()
             kinds = batch.column("kind")
             gaps += pc.sum(pc.equal(kinds, Kind.GAP)).as_py()
@@ -85,6 +96,8 @@ def count_hours(data: Path) -> int:
 
 def read_hours(data: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The events of a synthetic trace, hour by hour, each in the order of time."""
+    import pyarrow.dataset as ds
+
     with _naming(data):
         dataset = _hour_files(data)
         hours = sorted({_hour_of(file) for file in dataset.files})
@@ -102,6 +115,8 @@ def read_hours(data: Path, columns: Sequence[str] | None = None) -> Iterator[pa.
 
 
 def _hour_files(data: Path) -> ds.Dataset:
+    import pyarrow.dataset as ds
+
     hour_field = pa.field("hour", pa.int64())
     schema = EVENT_SCHEMA.append(hour_field)
     partitioning = ds.partitioning(pa.schema([EVENT_SCHEMA.field("namespace"), hour_field]), flavor="hive")
