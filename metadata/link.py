@@ -59,6 +59,7 @@ class Link:
     ) -> None:
         self.endpoint = endpoint
         self.last_round_trip = 0.0
+        self.received_at = 0.0  # when the last bytes came
         self._connection = connection
         self._sock = connection._sock  # redis-py offers no public way to the socket
         self._sock.setblocking(False)
@@ -214,11 +215,12 @@ class Link:
                 continue
             if not length:
                 raise LinkLost("the server closed it")
+            self.received_at = trio.current_time()
             self._reader.feed(self._buffer, 0, length)
             self._received.set()
             self._received = trio.Event()
             self._deliver()
-            self._silence.deadline = trio.current_time() + self._timeout if self._calls else float("inf")
+            self._silence.deadline = self.received_at + self._timeout if self._calls else float("inf")
             # Under a flood `recv` never blocks; others must run too.
             await trio.lowlevel.checkpoint()
 

@@ -97,7 +97,11 @@ class ReadBack:
     # What the feed calls.
 
     def changed(self, bucket: int, path: str) -> None:
-        due = min((who.patience(bucket, path) for who in self._listeners if who.wants(bucket, path)), default=None)
+        due = None
+        for listener in self._listeners:
+            if listener.wants(bucket, path):
+                patience = listener.patience(bucket, path)
+                due = patience if due is None else min(due, patience)
         if due is None:
             return
         if due <= trio.current_time():

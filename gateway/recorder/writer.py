@@ -38,7 +38,7 @@ _SYNC_INTERVAL: Final = 0.4
 # How soon it is seen that a log is sealed; nobody waits for it.
 _SEAL_ROUND: Final = 1.0
 # Events handled before the loop may have the interpreter, which it otherwise gets only after 5 ms, and for how long.
-_SLICE: Final = 96
+_SLICE: Final = 200
 # Events that are written together.
 _PIECE: Final = 512
 _BREATH: Final = 0.0002
