@@ -81,10 +81,12 @@ class SegmentStats(msgspec.Struct, frozen=True, rename="camel"):
     entry_buckets: int
     owner_broker: str | None
     storage_size: int = 0
+    backlog_size: int = 0
     msg_rate_in: float = 0.0
     byte_rate_in: float = 0.0
     msg_rate_out: float = 0.0
     byte_rate_out: float = 0.0
+    producer_count: int = 0
 
 
 class SegmentState(msgspec.Struct, frozen=True, rename="camel"):
@@ -109,6 +111,8 @@ class LeaderStats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ProducerStats(msgspec.Struct, frozen=True, rename="camel"):
+    """A producer at all segments to which it sends; of very many at a segment, the first are told."""
+
     producer_name: str
     msg_rate_in: float
     byte_rate_in: float
@@ -116,7 +120,10 @@ class ProducerStats(msgspec.Struct, frozen=True, rename="camel"):
     access_mode: str
     address: str
     connected_since: str
-    client_version: str
+    client_version: str | None = None
+    segment_ids: list[int] = []
+    msg_in_counter: int = 0
+    bytes_in_counter: int = 0
 
 
 class SubscriptionSegmentStats(msgspec.Struct, frozen=True, rename="camel"):
@@ -125,11 +132,16 @@ class SubscriptionSegmentStats(msgspec.Struct, frozen=True, rename="camel"):
     unacked_messages: int = 0
     msg_rate_out: float = 0.0
     byte_rate_out: float = 0.0
+    msg_rate_redeliver: float = 0.0
+    message_ack_rate: float = 0.0
     consumer_count: int = 0
 
 
 class ConsumerStats(msgspec.Struct, frozen=True, rename="camel"):
-    """A registered consumer: connected while the node that holds its connection is alive, until its grace is over."""
+    """A registered consumer is connected while the node that holds its connection is alive, until its grace is over.
+
+    One that has segments open without being registered, as those of a queue, is there as long as it has.
+    """
 
     consumer_name: str
     connected: bool
@@ -144,7 +156,10 @@ class ConsumerStats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):
-    """`segments` has those that a consumer is assigned, `drained_segment_ids` sealed ones with nothing left in them."""
+    """`segments` has those where there is something to tell, `drained_segment_ids` sealed ones with nothing left.
+
+    `msg_backlog` and `message_ack_rate` count entries, of which a batch is one; `backlog_size` is an estimate.
+    """
 
     type: Literal["STREAM", "QUEUE", "CHECKPOINT"]
     segments: dict[str, SubscriptionSegmentStats]
@@ -161,7 +176,7 @@ class SubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ScalableTopicStats(msgspec.Struct, frozen=True, rename="camel"):
-    """Sizes and backlogs are the store's, backlogs in entries; rates are of the segments that the asked node owns.
+    """Sizes and backlogs are the store's, backlogs in entries; rates and clients as the owners of segments told them.
 
     `epoch`, the numbers of segments and `segments` repeat what stands in `layout`, for older clients.
     """

@@ -29,6 +29,7 @@ class SlowLog:
     """A message for each of these keys, all of them in memory or none. A fetch takes until it is let through."""
 
     first = 0
+    opened_at = 0.0
     sealed = False
 
     def __init__(self, keys: Sequence[str] = ("key",) * 20, *, is_cached: bool = False) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from controller.segment_port import Claim
 from layout.segments import Segment
-from metadata.log_states import LogFigures
+from metadata.classic_records import ClassicLog
+from metadata.log_figures import LogFigures
 from metadata.subscriptions import Settings
 from protocol.names import TopicName
 
@@ -33,6 +34,9 @@ class UnwrittenSegments:
         self, topic: TopicName, incarnation: str, segments: Sequence[Segment], subscriptions: Mapping[str, Settings]
     ) -> Mapping[int, LogFigures]:
         return {}
+
+    async def classic_figures(self, logs: Sequence[ClassicLog]) -> Sequence[LogFigures]:
+        return [LogFigures() for _ in logs]
 
     async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
         """There is nothing to forget."""

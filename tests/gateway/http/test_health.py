@@ -145,7 +145,7 @@ async def test_document_says_what_the_leader_does_and_whose_rates_are_told(api: 
         "/{descriptor}/subscription/{subscription}/skip-all",
     }
     stats = document["paths"]["/admin/v2/scalable/{tenant}/{namespace}/{topic}/stats"]["get"]
-    assert "segments that this node owns" in stats["description"]
+    assert "as their owners told it last" in stats["description"]
     schemas = document["components"]["schemas"]
     assert {"layout", "leader", "subscriptions", "producers", "msgRateIn"} <= set(
         schemas["ScalableTopicStats"]["properties"]
