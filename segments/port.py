@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import groupby
 
 import trio
 
 from layout import records
 from layout.segments import Segment
-from metadata.classic_records import ClassicLog
 from metadata.lanes import Lane
 from metadata.log_figures import NOTHING, LogFigures
 from metadata.log_places import LogPlace
@@ -111,16 +109,14 @@ class LogsOfTopics:
             figures[segment.segment_id] = await self._figures_of(place, standing, subscriptions, unread)
         return figures
 
-    async def classic_figures(self, logs: Sequence[ClassicLog]) -> Sequence[LogFigures]:
-        """The same about classic topics or partitions of one; their subscriptions are those that have been there."""
-        figures = []
-        for incarnation, some in groupby(logs, key=lambda log: log.incarnation):
-            places = [LogPlace.of_classic(log.name) for log in some]
-            for place, standing in zip(
-                places, await self._logs.standings(self._lane(), incarnation, places, None), strict=True
-            ):
-                figures.append(await self._figures_of(place, standing, standing.cursors))
-        return figures
+    async def classic_figures(self, topics: Sequence[TopicName], incarnation: str) -> Sequence[LogFigures]:
+        """The same about a classic topic or partitions of one; their subscriptions are those that have been there."""
+        places = [LogPlace.of_classic(topic) for topic in topics]
+        standings = await self._logs.standings(self._lane(), incarnation, places, None)
+        return [
+            await self._figures_of(place, standing, standing.cursors)
+            for place, standing in zip(places, standings, strict=True)
+        ]
 
     async def _figures_of(
         self, place: LogPlace, standing: LogStanding, subscriptions: Collection[str], unread: Collection[str] = ()

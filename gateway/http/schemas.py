@@ -199,6 +199,64 @@ class ScalableTopicStats(msgspec.Struct, frozen=True, rename="camel"):
     segments: dict[str, SegmentState] = {}
 
 
+class PublisherStats(msgspec.Struct, frozen=True, rename="camel"):
+    producer_name: str
+    producer_id: int
+    access_mode: str
+    address: str
+    connected_since: str
+    msg_rate_in: float
+    msg_throughput_in: float
+    average_msg_size: float
+
+
+class ClassicConsumerStats(msgspec.Struct, frozen=True, rename="camel"):
+    consumer_name: str
+    address: str
+    connected_since: str
+    msg_rate_out: float
+    msg_throughput_out: float
+    msg_out_counter: int
+    bytes_out_counter: int
+    unacked_messages: int
+    available_permits: int
+
+
+class ClassicSubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):
+    """`type` is null while it has no consumers; a backlog is in entries, and its size is an estimate."""
+
+    type: str | None = None
+    msg_backlog: int = 0
+    backlog_size: int = 0
+    unacked_messages: int = 0
+    msg_rate_out: float = 0.0
+    msg_throughput_out: float = 0.0
+    msg_rate_redeliver: float = 0.0
+    message_ack_rate: float = 0.0
+    consumers: list[ClassicConsumerStats] = []
+
+
+class ClassicTopicStats(msgspec.Struct, frozen=True, rename="camel"):
+    """Rates are per second. Subscriptions are the durable ones; of very many clients the first are told."""
+
+    msg_rate_in: float = 0.0
+    msg_throughput_in: float = 0.0
+    msg_rate_out: float = 0.0
+    msg_throughput_out: float = 0.0
+    average_msg_size: float = 0.0
+    storage_size: int = 0
+    backlog_size: int = 0
+    publishers: list[PublisherStats] = []
+    subscriptions: dict[str, ClassicSubscriptionStats] = {}
+
+
+class PartitionedStats(ClassicTopicStats, frozen=True, rename="camel", kw_only=True):
+    """All partitions together, and each by its name."""
+
+    metadata: PartitionedTopicMetadata
+    partitions: dict[str, ClassicTopicStats]
+
+
 class TopicSchema(msgspec.Struct, frozen=True):
     """A version of the schema of a topic; `data` is its definition, of key and value together where it has both."""
 

@@ -9,16 +9,19 @@ from typing import Final
 
 import pytest
 import trio
+import trio.testing
 
 from layout import records
 from metadata.errors import StoreUnavailable
 from metadata.log_places import LogPlace
-from metadata.log_states import LogState
+from metadata.log_states import Claim, LogState
 from metadata.segment_logs import SegmentLogs
+from metadata.store import TopicStore
 from protocol.names import SegmentName, TopicName
 from segments import placement
 from segments.around import Around, DataCounters, LogLimits
 from segments.errors import NotHere
+from segments.figures import traffic_of
 from segments.hosting import Hosting
 from segments.open_log import OpenLog
 from segments.producers import Mode, Producer
@@ -52,9 +55,20 @@ class Cluster:
 
 
 class FalteringLogs(SegmentLogs):
-    """Looks at a log fail as often as told."""
+    """Looks at a log fail as often as told, and so does telling its figures, of which all are kept."""
 
     failures = 0
+
+    def __init__(self, store: TopicStore) -> None:
+        super().__init__(store)
+        self.told: list[bytes] = []
+
+    async def tell(self, claim: Claim, traffic: bytes, holds: float) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("The store does not answer now.")
+        self.told.append(traffic)
+        await super().tell(claim, traffic, holds)
 
     async def state(self, place: LogPlace) -> LogState | None:
         if self.failures:
@@ -177,3 +191,47 @@ async def test_log_with_messages_is_kept_to_be_trimmed(valkey: ValkeyProcess) ->
         for _ in range(2):
             await b.hosting.give_up_unused()
         assert not owned.is_open
+
+
+async def test_what_goes_through_is_told_in_every_round_and_silence_once(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url, segments=2) as b:
+        owned, _ = await open_all(b)
+        await b.hosting.tell_figures()
+        assert b.logs.told == [], "nobody is there"
+        producer, peer = await joined(owned)
+        for _ in range(3):
+            await b.hosting.tell_figures()
+        assert len(b.logs.told) == 1, "it does nothing"
+        owned.sending.send(producer, 0, 0, 1, b"message")
+        await eventually(lambda: peer.receipts == [0], LIMIT)
+        for _ in range(3):
+            await b.hosting.tell_figures()
+        assert len(b.logs.told) == 4
+        assert traffic_of(owned, trio.current_time()).messages_in > 0
+        await owned.sending.leave(producer)
+        assert traffic_of(owned, trio.current_time() + 60).is_still
+        await owned.tell(traffic_of(owned, trio.current_time() + 60), 1)
+        assert b.logs.told[4:] == [b""], "and nobody is there again"
+        await owned.tell(traffic_of(owned, trio.current_time() + 60), 1)
+        assert len(b.logs.told) == 5
+
+
+async def test_figures_that_could_not_be_told_are_told_in_the_next_round(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        await joined(await b.hosting.open(PLACE.name))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        b.logs.failures = 1
+        await b.hosting.tell_figures()
+        assert b.logs.told == []
+        await b.hosting.tell_figures()
+        assert len(b.logs.told) == 1
+
+
+async def test_owner_that_is_refused_when_it_tells_figures_looks_whose_the_log_is(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        owned = await b.hosting.open(PLACE.name)
+        await joined(owned)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        await b.bench.open(B)
+        await b.hosting.tell_figures()
+        await eventually(lambda: not owned.is_open, LIMIT)

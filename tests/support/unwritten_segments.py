@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from controller.segment_port import Claim
 from layout.segments import Segment
-from metadata.classic_records import ClassicLog
 from metadata.log_figures import LogFigures
 from metadata.subscriptions import Settings
 from protocol.names import TopicName
@@ -35,8 +34,8 @@ class UnwrittenSegments:
     ) -> Mapping[int, LogFigures]:
         return {}
 
-    async def classic_figures(self, logs: Sequence[ClassicLog]) -> Sequence[LogFigures]:
-        return [LogFigures() for _ in logs]
+    async def classic_figures(self, topics: Sequence[TopicName], incarnation: str) -> Sequence[LogFigures]:
+        return [LogFigures() for _ in topics]
 
     async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
         """There is nothing to forget."""

@@ -76,6 +76,8 @@ OPERATIONS = {
     "/admin/v2/persistent/{tenant}/{namespace}": {"get"},
     "/admin/v2/persistent/{tenant}/{namespace}/partitioned": {"get"},
     "/admin/v2/persistent/{tenant}/{namespace}/{topic}": {"get", "put", "delete"},
+    "/admin/v2/persistent/{tenant}/{namespace}/{topic}/stats": {"get"},
+    "/admin/v2/persistent/{tenant}/{namespace}/{topic}/partitioned-stats": {"get"},
     "/admin/v2/persistent/{tenant}/{namespace}/{topic}/partitions": {"get", "put", "post", "delete"},
     "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}": {"put", "delete"},
     "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}/terminate": {"post"},
