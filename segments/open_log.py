@@ -215,11 +215,11 @@ class OpenLog:
     def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
         self._keeper.mark(subscription.name, subscription.cursor.encode, told=told, drained=subscription.is_drained)
 
-    def delivered(self, messages: int, size: int) -> None:
+    def delivered(self, now: float, messages: int, size: int) -> None:
         """Count what was sent to consumers."""
         self._around.counters.messages_out += messages
         self._around.counters.bytes_out += size
-        self.meter_out.count(trio.current_time(), messages, size)
+        self.meter_out.count(now, messages, size)
 
     def cached(self, indexes: Sequence[int]) -> list[StoredEntry] | None:
         return self._tail.get(indexes)

@@ -49,7 +49,7 @@ class Log(Protocol):
     def opened_at(self) -> float:
         """On the clock of the loop."""
 
-    def delivered(self, messages: int, size: int) -> None: ...
+    def delivered(self, now: float, messages: int, size: int) -> None: ...
 
     def fetch(self, indexes: Sequence[int]) -> Awaitable[list[StoredEntry]]: ...
 
@@ -182,7 +182,7 @@ class LogSubscription:
 
     def _after_ack(self, changed: int, told: Callable[[], None] | None) -> None:
         if changed:
-            self._count_back(0, changed)
+            self._count_back(trio.current_time(), 0, changed)
         if self.durable and (changed or told is not None):
             self._log.cursor_changed(self, told)
         elif told is not None:
@@ -283,18 +283,19 @@ class LogSubscription:
         for consumer, some in parts.items():
             consumer.peer.send(tuple(some))
         if deliveries:
-            self._log.delivered(messages, size)
+            now = trio.current_time()
+            self._log.delivered(now, messages, size)
             if self._meter_out is None:
                 self._meter_out = Meter(self._log.opened_at)
-            self._meter_out.count(trio.current_time(), messages, size)
+            self._meter_out.count(now, messages, size)
             if again:
-                self._count_back(again, 0)
+                self._count_back(now, again, 0)
         return bool(deliveries) or self.dispatcher.wanted(self._log.next) != wanted
 
-    def _count_back(self, redelivered: int, acked: int) -> None:
+    def _count_back(self, now: float, redelivered: int, acked: int) -> None:
         if self._meter_back is None:
             self._meter_back = Meter(self._log.opened_at)
-        self._meter_back.count(trio.current_time(), redelivered, acked)
+        self._meter_back.count(now, redelivered, acked)
 
     def _await_room(self) -> None:
         """Go on when a connection has taken what is queued for it."""

@@ -55,7 +55,7 @@ class SlowLog:
     def entry(self, index: int) -> StoredEntry:
         return StoredEntry(index, 0, 1, body_of(index, self._keys[index]))
 
-    def delivered(self, messages: int, size: int) -> None:
+    def delivered(self, now: float, messages: int, size: int) -> None:
         pass
 
     def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
