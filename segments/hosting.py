@@ -31,7 +31,7 @@ _MOVES: Final = 8
 _SETTLED_ROUNDS: Final = 2
 # Logs that are given up at once because nobody uses them: each of them is a change that others hear of.
 _IDLE: Final = 100
-# Logs whose figures are put together between two yields: most have nothing to tell, and take no time but this.
+# Logs whose figures are put together between two yields: of most there is nothing to tell, and then nothing waits.
 _LOGS_PER_TURN: Final = 64
 # Rounds after which what a node has told of the traffic of a log is not believed any more.
 _BELIEVED_ROUNDS: Final = 3

@@ -65,7 +65,7 @@ class OpenLog:
         self._saving: set[trio.Event] = set()  # of those who wait for a cursor to be written
         self.opened_at = trio.current_time()
         self.meter_in, self.meter_out = Meter(self.opened_at), Meter(self.opened_at)
-        self._told: Traffic = NOTHING  # to the store
+        self._told: Traffic | None = NOTHING  # to the store; None if nobody can tell
         for name, stored in opened.cursors.items():
             # Of which type its consumers are, the first of them says.
             self.subscriptions[name] = self._subscription(name, Kind.EXCLUSIVE, Cursor.decode(stored), durable=True)
@@ -267,6 +267,7 @@ class OpenLog:
         claim = self.sending.settled_claim
         if claim is None or not self.is_open or (traffic == self._told and traffic.is_still):
             return
+        self._told = None
         await self._around.logs.tell(claim, traffic.encode(), holds)
         self._told = traffic
 
