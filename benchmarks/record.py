@@ -249,8 +249,9 @@ def _figure(
             f"CPU of the server for each change, at {rates[0]:,.0f} to {rates[-1]:,.0f} changes a second (topics are "
             f"created, split and deleted) in {NAMESPACES} namespaces with {WATCHERS} watchers; medians of "
             f"{scale.rounds} runs, ratios of single ones {ratios[0]:.2f} to {ratios[-1]:.2f}",
-            f"of it recording {measured - floor:.1f} us with values, {bare - floor:.1f} us without, its thread included",
-            f"sealing, later and in a process of its own behind all others, takes {sealing.each:.1f} us for an event of "
-            f"{sealing.size:,.0f} bytes: {(measured + sealing.each) / floor:.2f} times the floor with it",
+            f"of it recording {measured - floor:.1f} us with values and {bare - floor:.1f} us without, its thread "
+            "included",
+            f"sealing, later and in a process of its own behind all others, takes {sealing.each:.1f} us for an event "
+            f"of {sealing.size:,.0f} bytes: {(measured + sealing.each) / floor:.2f} times the floor with it",
         ),
     )

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from layout.segments import Segment
-from metadata.log_states import LogFigures
+from metadata.log_figures import LogFigures
 from metadata.subscriptions import Settings
 from protocol.names import TopicName
 
@@ -34,6 +34,9 @@ class SegmentPort(Protocol):
         self, topic: TopicName, incarnation: str, segments: Sequence[Segment], subscriptions: Mapping[str, Settings]
     ) -> Mapping[int, LogFigures]:
         """What there is to know about these segments, by their ids."""
+
+    async def classic_figures(self, topics: Sequence[TopicName], incarnation: str) -> Sequence[LogFigures]:
+        """The same about a classic topic or partitions of one, in their order."""
 
     async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
         """A subscription was deleted: one of the same name that comes later must not go on where it was."""

@@ -285,7 +285,7 @@ class Settings:
         kinds.duration("100ms", "1h"),
         "30s",
         DATA,
-        "How often a node gives a few segments to the nodes that they belong to.",
+        "How often a node gives a few segments to the nodes that they belong to, trims, and tells what goes through.",
     )
     max_partitions: int = _row(kinds.number(1, 10_000), "512", LIMITS, "Partitions of one classic topic.")
     max_filters: int = _row(kinds.number(0, 10_000), "64", LIMITS, "Property filters of one namespace watch.")

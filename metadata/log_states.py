@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from metadata.errors import RecordDamaged
 from metadata.link import Reply
+from metadata.log_figures import NOTHING, Traffic
 from metadata.log_places import LogPlace
 
 
@@ -64,24 +65,11 @@ class Opened:
 
 
 class LogStanding(NamedTuple):
-    """How far a log reaches, None where it is gone, and where subscriptions stand in it, as their cursors say."""
+    """How far a log reaches, None where it is gone, where subscriptions stand in it, and what its owner has told."""
 
     state: LogState | None
     cursors: Mapping[str, bytes]
-
-
-class LogFigures(NamedTuple):
-    """What there is to know about a log: its size, what each subscription has not acknowledged, and what goes through.
-
-    Rates are per second, and 0 where another node owns it.
-    """
-
-    size: int = 0
-    backlogs: Mapping[str, int] = {}
-    messages_in: float = 0.0
-    bytes_in: float = 0.0
-    messages_out: float = 0.0
-    bytes_out: float = 0.0
+    traffic: Traffic = NOTHING
 
 
 def mark_entry(mark: ProducerMark) -> str:

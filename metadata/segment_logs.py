@@ -12,11 +12,11 @@ from itertools import chain, count, groupby
 from typing import Final
 
 from metadata import keys, scripts
-from metadata.errors import LogFenced, LogMissing, LogSealed, StoreLost, TooFewReplicas
+from metadata.errors import LogFenced, LogMissing, LogSealed, TooFewReplicas
 from metadata.lanes import Lane
-from metadata.link import Reply
 from metadata.log_entries import Entry, StoredEntry, pack_header, stored_entries, stream_id
 from metadata.log_places import LogPlace
+from metadata.log_standings import read_standings, store_lost
 from metadata.log_states import (
     Claim,
     LogStanding,
@@ -81,7 +81,7 @@ class SegmentLogs:
             ]
         )
         if mark != self._store.identity.mark:
-            raise _lost()
+            raise store_lost()
         state = state_of(place, fields)
         # What is left of a deleted topic waits for the garbage collector.
         if state is None or (record and record[0] != state.incarnation.encode()):
@@ -242,6 +242,18 @@ class SegmentLogs:
         """Note the epoch of an exclusive producer; a lower one than the last is passed over."""
         await self._write(claim, scripts.SET_TOPIC_EPOCH, [claim.place.key], [claim.incarnation, claim.token, epoch])
 
+    async def tell(self, claim: Claim, traffic: bytes, holds: float) -> None:
+        """Say what goes through a log, for who asks elsewhere; rates are believed for so many seconds.
+
+        A call that was given up and comes through late does little harm: it is soon told anew, or not believed.
+        """
+        await self._write(
+            claim,
+            scripts.TELL_FIGURES,
+            [claim.place.key],
+            [claim.incarnation, claim.token, round(holds * 1000), traffic],
+        )
+
     async def trim(self, claim: Claim, below: int, size: int) -> None:
         """Remove the entries below an index, in slices; `size` is that of the log after it, in bytes."""
         place = claim.place
@@ -277,31 +289,14 @@ class SegmentLogs:
         self._largest.pop(claim.term, None)
 
     async def standings(
-        self, lane: Lane, incarnation: str, places: Sequence[LogPlace], subscriptions: Sequence[str]
+        self, lane: Lane, incarnation: str, places: Sequence[LogPlace], subscriptions: Sequence[str] | None
     ) -> list[LogStanding]:
         """How far logs of one topic reach and where these subscriptions stand in each, in one round trip.
 
-        For who does not own them. The cursor of a subscription that never was at a log is not among its cursors.
+        For who does not own them. The cursor of a subscription that never was at a log is not among its cursors; None
+        asks for those of all that were.
         """
-        states = [(place.slot, ("HGETALL", place.key)) for place in places]
-        cursors = [(place.slot, ("HMGET", place.cursors(incarnation), *subscriptions)) for place in places]
-        buckets = {place.bucket: place.slot for place in places}
-        marks = [(slot, ("GET", keys.marker_key(bucket))) for bucket, slot in buckets.items()]
-        replies = await lane.gather([*states, *(cursors if subscriptions else ()), *marks])
-        if any(mark != self._store.identity.mark for mark in replies[-len(marks) :]):
-            raise _lost()
-        nothing: Reply = [None] * len(subscriptions)
-        standings = []
-        for number, place in enumerate(places):
-            state = state_of(place, replies[number])
-            found = replies[len(places) + number] if subscriptions else nothing
-            standings.append(
-                LogStanding(
-                    state if state is not None and state.incarnation == incarnation else None,
-                    {name: cursor for name, cursor in zip(subscriptions, found, strict=True) if cursor is not None},
-                )
-            )
-        return standings
+        return await read_standings(self._store.identity.mark, lane, incarnation, places, subscriptions)
 
     async def _read(self, claim: Claim, runs: Sequence[_Run], most: int, max_bytes: int) -> list[StoredEntry]:
         """The entries of these runs, `most` of them at most."""
@@ -341,7 +336,7 @@ class SegmentLogs:
                 if await self._store.commands.call(claim.place.slot, "GET", keys.marker_key(bucket)) != (
                     self._store.identity.mark
                 ):
-                    raise _lost()
+                    raise store_lost()
                 raise LogMissing(f"{name} is gone: look the topic up again.")
             case b"sealed":
                 raise LogSealed(f"{name} is sealed: send to the segments that took its place.")
@@ -366,7 +361,3 @@ def _runs(indexes: Sequence[int]) -> list[_Run]:
         run = [index for _, index in numbered]
         runs.append((stream_id(run[0]), stream_id(run[-1]), len(run)))
     return runs
-
-
-def _lost() -> StoreLost:
-    return StoreLost("The store has lost its identity (flushed, or another data set): restore it or restart Vela.")

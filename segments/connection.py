@@ -162,6 +162,8 @@ class DataDialogue:
             named and request.user_provided_producer_name,
             begin=lambda: self._welcome(request.request_id, log_, producer, version, True),
             address=self._address,
+            since_ms=time.time_ns() // 1_000_000,
+            since=trio.current_time(),
         )
         ready = await log_.join(producer, request.topic_epoch if request.HasField("topic_epoch") else None)
         if request.initial_subscription_name:
@@ -241,6 +243,7 @@ class DataDialogue:
             key_ranges=() if sharing is KeySharing.AUTO_SPLIT else ranges,
             address=self._address,
             since_ms=time.time_ns() // 1_000_000,
+            since=trio.current_time(),
         )
         kind = _KINDS[request.subType]
         start = await self._plane.starting.of(log_, request)

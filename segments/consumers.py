@@ -11,6 +11,7 @@ from protocol import data_replies
 from protocol.framing import encode
 from segments.frames import MessageFrames
 from segments.ports import Peer
+from segments.rates import Pulse
 
 # Bytes queued on a connection above which its consumers get nothing more: a frame or two of large messages, and enough
 # small ones to keep a socket busy while the next are fetched.
@@ -31,12 +32,17 @@ class Consumer:
     priority: int = 0
     key_ranges: Sequence[tuple[int, int]] = ()
     address: str = ""
-    since_ms: int = 0
+    since_ms: int = 0  # on the clock of the wall
+    since: float = 0.0  # on that of the loop
     messages: int = 0
     bytes: int = 0
     redelivered: int = 0
     told_end: bool = False
     told_active: bool | None = field(default=None)
+    pulse: Pulse = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pulse = Pulse(self.since)
 
     @property
     def is_ready(self) -> bool:

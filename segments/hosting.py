@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import trio
 
 from metadata import keys
-from metadata.errors import LogMissing, StoreError
+from metadata.errors import LogFenced, LogMissing, StoreError
 from metadata.log_places import LogPlace
 from metadata.log_states import LogState
 from protocol.backoff import Backoff
@@ -17,6 +17,7 @@ from protocol.names import PERSISTENT, SEGMENT, SegmentName, TopicName
 from segments import placement
 from segments.around import Around
 from segments.errors import NoLog, NotAllowed, NotHere
+from segments.figures import traffic_of
 from segments.open_log import OpenLog
 from segments.ports import Nodes
 
@@ -30,6 +31,10 @@ _MOVES: Final = 8
 _SETTLED_ROUNDS: Final = 2
 # Logs that are given up at once because nobody uses them: each of them is a change that others hear of.
 _IDLE: Final = 100
+# Logs whose figures are put together between two yields: of most there is nothing to tell, and then nothing waits.
+_LOGS_PER_TURN: Final = 64
+# Rounds after which what a node has told of the traffic of a log is not believed any more.
+_BELIEVED_ROUNDS: Final = 3
 # Between two looks at a log while the store does not answer.
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
@@ -101,6 +106,9 @@ class Hosting:
                 if node.session == state.session and node.pulsar_url:
                     return node.pulsar_url
         return self._chosen_url(place.name)
+
+    async def is_alive(self, session: str) -> bool:
+        return await self._nodes.is_alive(session)
 
     async def open(self, name: str, *, by_force: bool = False) -> OpenLog:
         """The log, owned by this node. Raises NotHere, NoLog, and StoreError.
@@ -265,12 +273,26 @@ class Hosting:
     # Moving.
 
     async def run(self) -> None:
-        """Give up logs that nobody uses or that belong to other nodes now, a few at a time; trim those that stay."""
+        """Give up logs that nobody uses or that belong to other nodes now, a few at a time; look after the others."""
         while True:
             await trio.sleep(self._interval)
             await self.rebalance()
+            await self.tell_figures()
             await self.trim()
             await self.give_up_unused()
+
+    async def tell_figures(self) -> None:
+        """Let the others know what goes through the logs of this node."""
+        for number, owned in enumerate(self.logs):
+            if number % _LOGS_PER_TURN == 0:
+                await trio.lowlevel.checkpoint()
+            try:
+                await owned.tell(traffic_of(owned, trio.current_time()), _BELIEVED_ROUNDS * self._interval)
+            except (LogFenced, LogMissing):
+                # Another node may have it, or it was claimed anew for an append: a look tells.
+                self._look_soon(owned)
+            except StoreError as error:
+                log.info("what goes through %s is not told now: %s", owned.name, error)
 
     async def trim(self) -> None:
         """Remove what is consumed and old enough from all logs of this node."""

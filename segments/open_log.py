@@ -16,6 +16,7 @@ import trio
 from metadata import keys
 from metadata.errors import StoreError
 from metadata.log_entries import StoredEntry
+from metadata.log_figures import NOTHING, Traffic
 from metadata.log_places import LogPlace
 from metadata.log_states import Claim, Opened
 from protocol.names import TopicName
@@ -62,7 +63,9 @@ class OpenLog:
             lost=self.lose,
         )
         self._saving: set[trio.Event] = set()  # of those who wait for a cursor to be written
-        self.meter_in, self.meter_out = Meter(trio.current_time()), Meter(trio.current_time())
+        self.opened_at = trio.current_time()
+        self.meter_in, self.meter_out = Meter(self.opened_at), Meter(self.opened_at)
+        self._told: Traffic | None = NOTHING  # to the store; None if nobody can tell
         for name, stored in opened.cursors.items():
             # Of which type its consumers are, the first of them says.
             self.subscriptions[name] = self._subscription(name, Kind.EXCLUSIVE, Cursor.decode(stored), durable=True)
@@ -212,12 +215,11 @@ class OpenLog:
     def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
         self._keeper.mark(subscription.name, subscription.cursor.encode, told=told, drained=subscription.is_drained)
 
-    def delivered(self, messages: int, size: int) -> None:
+    def delivered(self, now: float, messages: int, size: int) -> None:
         """Count what was sent to consumers."""
         self._around.counters.messages_out += messages
         self._around.counters.bytes_out += size
-        if messages:
-            self.meter_out.count(trio.current_time(), messages, size)
+        self.meter_out.count(now, messages, size)
 
     def cached(self, indexes: Sequence[int]) -> list[StoredEntry] | None:
         return self._tail.get(indexes)
@@ -259,6 +261,15 @@ class OpenLog:
         self.first = below
         for subscription in self._all_subscriptions():
             subscription.trim()
+
+    async def tell(self, traffic: Traffic, holds: float) -> None:
+        """Tell the store what goes through, unless it knows; rates are believed there for so many seconds."""
+        claim = self.sending.settled_claim
+        if claim is None or not self.is_open or (traffic == self._told and traffic.is_still):
+            return
+        self._told = None
+        await self._around.logs.tell(claim, traffic.encode(), holds)
+        self._told = traffic
 
     # The end.
 

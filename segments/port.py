@@ -9,8 +9,9 @@ import trio
 from layout import records
 from layout.segments import Segment
 from metadata.lanes import Lane
+from metadata.log_figures import NOTHING, LogFigures
 from metadata.log_places import LogPlace
-from metadata.log_states import LogFigures, LogStanding
+from metadata.log_states import LogStanding
 from metadata.registrations import Registrations
 from metadata.segment_logs import SegmentLogs
 from metadata.store import TopicStore
@@ -18,6 +19,7 @@ from metadata.subscriptions import Settings
 from protocol.names import TopicName
 from segments.cursors import Cursor
 from segments.errors import NotHere
+from segments.figures import traffic_of
 from segments.hosting import Hosting
 from segments.open_log import OpenLog
 
@@ -98,32 +100,41 @@ class LogsOfTopics:
     async def figures(
         self, topic: TopicName, incarnation: str, segments: Sequence[Segment], subscriptions: Mapping[str, Settings]
     ) -> Mapping[int, LogFigures]:
-        """What there is to know about segments, from one look at the store; rates of those that this node owns."""
+        """What there is to know about segments, from one look at the store; of those that are here, as it is now."""
         places = [place_of(topic, segment) for segment in segments]
         standings = await self._logs.standings(self._lane(), incarnation, places, list(subscriptions))
-        return {
-            segment.segment_id: self._figures_of(segment, place, standing, subscriptions)
-            for segment, place, standing in zip(segments, places, standings, strict=True)
-        }
+        figures = {}
+        for segment, place, standing in zip(segments, places, standings, strict=True):
+            unread = {name for name, settings in subscriptions.items() if is_unread(segment, settings)}
+            figures[segment.segment_id] = await self._figures_of(place, standing, subscriptions, unread)
+        return figures
 
-    def _figures_of(
-        self, segment: Segment, place: LogPlace, standing: LogStanding, subscriptions: Mapping[str, Settings]
+    async def classic_figures(self, topics: Sequence[TopicName], incarnation: str) -> Sequence[LogFigures]:
+        """The same about a classic topic or partitions of one; their subscriptions are those that have been there."""
+        places = [LogPlace.of_classic(topic) for topic in topics]
+        standings = await self._logs.standings(self._lane(), incarnation, places, None)
+        return [
+            await self._figures_of(place, standing, standing.cursors)
+            for place, standing in zip(places, standings, strict=True)
+        ]
+
+    async def _figures_of(
+        self, place: LogPlace, standing: LogStanding, subscriptions: Collection[str], unread: Collection[str] = ()
     ) -> LogFigures:
+        """`unread` has those for which the log holds all its messages if they were never at it."""
         state = standing.state
         if state is None:
             return LogFigures()
-        backlogs = {}
-        for name, settings in subscriptions.items():
-            cursor = standing.cursors.get(name)
-            if cursor is not None:
-                backlogs[name] = Cursor.decode(cursor).unacked_between(state.first, state.next)
-            else:
-                backlogs[name] = state.next - state.first if is_unread(segment, settings) else 0
+        entries = state.next - state.first
+        backlogs = dict.fromkeys(subscriptions, 0) | dict.fromkeys(unread, entries)
+        for name, cursor in standing.cursors.items():
+            backlogs[name] = Cursor.decode(cursor).unacked_between(state.first, state.next)
         owned = self._hosting.get(place.name)
         if owned is None:
-            return LogFigures(state.size, backlogs)
-        now = trio.current_time()
-        return LogFigures(state.size, backlogs, *owned.meter_in.rates(now), *owned.meter_out.rates(now))
+            is_told = state.session and await self._hosting.is_alive(state.session)
+            return LogFigures(state.size, entries, backlogs, standing.traffic if is_told else NOTHING)
+        backlogs |= {name: it.backlog for name, it in owned.subscriptions.items() if name in backlogs}
+        return LogFigures(owned.size, owned.next - owned.first, backlogs, traffic_of(owned, trio.current_time()))
 
     async def still_open(self, topic: TopicName, subscription: str, claims: Collection[Claim]) -> frozenset[Claim]:
         """Which of these consumers still have these segments open, as far as this node can see."""

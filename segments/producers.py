@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -12,6 +12,7 @@ from metadata.log_states import ProducerMark
 from protocol.wire import pulsar_api_pb2 as api
 from segments.errors import ProducerBusy, ProducerFenced
 from segments.ports import Peer
+from segments.rates import Pulse
 
 # Messages of a producer whose place is remembered, for whoever sends them again: as many as a client keeps pending.
 _REMEMBERED: Final = 1_000
@@ -22,6 +23,11 @@ class Mode(Enum):
     EXCLUSIVE = api.Exclusive
     WAIT = api.WaitForExclusive
     FENCING = api.ExclusiveWithFencing
+
+    @property
+    def shown(self) -> str:
+        """As statistics name it."""
+        return api.ProducerAccessMode.Name(self.value)
 
 
 @dataclass(eq=False, slots=True)
@@ -42,6 +48,12 @@ class Producer:
     messages: int = 0
     bytes: int = 0
     pending: int = 0
+    since_ms: int = 0  # on the clock of the wall
+    since: float = 0.0  # on that of the loop
+    pulse: Pulse = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pulse = Pulse(self.since)
 
     def succeeds(self, other: Producer) -> bool:
         """Whether this is the same producer, come back."""

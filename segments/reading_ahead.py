@@ -46,10 +46,6 @@ class ReadingAhead:
             self._nursery.start_soon(self._load, self._next)
         return found
 
-    def forget(self) -> None:
-        """Nobody reads on now."""
-        self._next = None
-
     async def _load(self, page: _Page) -> None:
         try:
             page.entries = await self._fetch(page.indexes)

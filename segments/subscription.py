@@ -22,6 +22,7 @@ from segments.dispatch.distribution import SLICE_ENTRIES
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
 from segments.errors import NotAllowed
+from segments.rates import Meter
 from segments.reading_ahead import ReadingAhead
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,11 @@ class Log(Protocol):
 
     def cached(self, indexes: Sequence[int]) -> list[StoredEntry] | None: ...
 
-    def delivered(self, messages: int, size: int) -> None: ...
+    @property
+    def opened_at(self) -> float:
+        """On the clock of the loop."""
+
+    def delivered(self, now: float, messages: int, size: int) -> None: ...
 
     def fetch(self, indexes: Sequence[int]) -> Awaitable[list[StoredEntry]]: ...
 
@@ -71,14 +76,15 @@ class LogSubscription:
         self.dispatcher: Dispatcher[Consumer] = Dispatcher(
             kind, cursor, max(cursor.mark + 1, log_.first), max_unacked=max_unacked, end=log_.next
         )
-        self.acked = 0  # calls that changed something
         self.left = trio.Event()  # when the next consumer leaves
         self._log = log_
         self._nursery = nursery
         self._reading = False
-        self._pages = ReadingAhead(log_.fetch, nursery, SLICE_ENTRIES)
         self._max_unacked = max_unacked
         self._sharing = KeySharing.AUTO_SPLIT
+        # Made with the first traffic: most subscriptions of most logs have none.
+        self._meter_out: Meter | None = None  # messages and bytes
+        self._meter_back: Meter | None = None  # messages that were sent again, and entries that were acknowledged
 
     @property
     def kind(self) -> Kind:
@@ -96,6 +102,14 @@ class LogSubscription:
     def backlog(self) -> int:
         """Entries that are not acknowledged."""
         return self.dispatcher.backlog(self._log.next)
+
+    def rates(self, now: float) -> tuple[float, float, float, float]:
+        """Messages and bytes out, messages sent again, and entries acknowledged, per second."""
+        out, back = self._meter_out, self._meter_back
+        return (
+            *(out.rates(now) if out is not None else (0.0, 0.0)),
+            *(back.rates(now) if back is not None else (0.0, 0.0)),
+        )
 
     @property
     def is_drained(self) -> bool:
@@ -149,9 +163,9 @@ class LogSubscription:
         self, consumer: Consumer, positions: Sequence[tuple[int, Sequence[int]]], told: Callable[[], None] | None
     ) -> None:
         dispatcher = self.dispatcher
-        changed = False
+        changed = 0
         for index, ack_set in positions:
-            changed |= dispatcher.ack(consumer, index, ack_set)
+            changed += dispatcher.ack(consumer, index, ack_set)
         self._after_ack(changed, told)
 
     def ack_cumulative(
@@ -159,15 +173,18 @@ class LogSubscription:
     ) -> None:
         if self.kind in (Kind.SHARED, Kind.KEY_SHARED):
             raise NotAllowed(f"A {self.kind.value} subscription has no cumulative acknowledgements: send single ones.")
-        self._after_ack(self.dispatcher.ack_cumulative(consumer, index, ack_set), told)
+        before = self.backlog
+        changed = self.dispatcher.ack_cumulative(consumer, index, ack_set)
+        # A part of a batch counts as one, as it does where single messages are acknowledged.
+        self._after_ack(max(1, before - self.backlog) if changed else 0, told)
 
     def redeliver(self, consumer: Consumer, indexes: Sequence[int] | None) -> None:
         self.dispatcher.redeliver(consumer, indexes)
         self.wake()
 
-    def _after_ack(self, changed: bool, told: Callable[[], None] | None) -> None:
+    def _after_ack(self, changed: int, told: Callable[[], None] | None) -> None:
         if changed:
-            self.acked += 1
+            self._count_back(trio.current_time(), 0, changed)
         if self.durable and (changed or told is not None):
             self._log.cursor_changed(self, told)
         elif told is not None:
@@ -216,12 +233,13 @@ class LogSubscription:
 
     async def _read(self) -> None:
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        pages = ReadingAhead(self._log.fetch, self._nursery, SLICE_ENTRIES)
         try:
             while (wanted := self.dispatcher.wanted(self._log.next)) is not None and wanted:
                 found = self._log.cached(wanted)
                 if found is None:
                     try:
-                        found = await self._pages.get(wanted, self._log.next)
+                        found = await pages.get(wanted, self._log.next)
                     except (LogFenced, LogMissing):
                         return  # who owns the log is told by its writes
                     except StoreError as error:
@@ -236,7 +254,6 @@ class LogSubscription:
                     return
         finally:
             self._reading = False
-            self._pages.forget()
             self._await_room()
 
     def _pass_over_lost(self, wanted: Sequence[int], found: Sequence[StoredEntry]) -> None:
@@ -254,7 +271,7 @@ class LogSubscription:
         while others have.
         """
         deliveries = self.dispatcher.offer(entries)
-        messages = size = 0
+        messages = size = again = 0
         # Together for each consumer: calls to the kernel cost more than all that is done here.
         parts: dict[Consumer, list[bytes]] = {}
         for consumer, entry, redeliveries, ack_set in deliveries:
@@ -263,11 +280,25 @@ class LogSubscription:
                 some = parts[consumer] = []
             some += consumer.frame(entry, redeliveries, ack_set)
             messages += entry.messages
+            if redeliveries:
+                again += entry.messages
             size += len(entry.body)
         for consumer, some in parts.items():
             consumer.peer.send(tuple(some))
-        self._log.delivered(messages, size)
+        if deliveries:
+            now = trio.current_time()
+            self._log.delivered(now, messages, size)
+            if self._meter_out is None:
+                self._meter_out = Meter(self._log.opened_at)
+            self._meter_out.count(now, messages, size)
+            if again:
+                self._count_back(now, again, 0)
         return bool(deliveries) or self.dispatcher.wanted(self._log.next) != wanted
+
+    def _count_back(self, now: float, redelivered: int, acked: int) -> None:
+        if self._meter_back is None:
+            self._meter_back = Meter(self._log.opened_at)
+        self._meter_back.count(now, redelivered, acked)
 
     def _await_room(self) -> None:
         """Go on when a connection has taken what is queued for it."""

@@ -24,6 +24,9 @@ class SegmentStats(msgspec.Struct, frozen=True, rename="camel"):
     child_ids: tuple[int, ...] = ()
     entry_buckets: int = 0
     owner_broker: str | None = None
+    storage_size: int = 0
+    msg_rate_in: float = 0.0
+    msg_rate_out: float = 0.0
 
     @property
     def is_active(self) -> bool:
@@ -65,12 +68,26 @@ class SubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):
     type: str
     consumers: tuple[ConsumerStats, ...] = ()
     drained_segment_ids: frozenset[int] = frozenset()
+    msg_backlog: int = 0
+    unacked_messages: int = 0
+    msg_rate_out: float = 0.0
 
 
-class TopicStats(msgspec.Struct, frozen=True):
+class ProducerStats(msgspec.Struct, frozen=True, rename="camel"):
+    producer_name: str
+
+
+class TopicStats(msgspec.Struct, frozen=True, rename="camel"):
     layout: LayoutStats
     subscriptions: dict[str, SubscriptionStats]
     leader: LeaderStats | None = None
+    producers: tuple[ProducerStats, ...] = ()
+    msg_rate_in: float = 0.0
+    byte_rate_in: float = 0.0
+    msg_rate_out: float = 0.0
+    byte_rate_out: float = 0.0
+    storage_size: int = 0
+    backlog_size: int = 0
 
 
 class ClassicTopic(msgspec.Struct, frozen=True, rename="camel"):

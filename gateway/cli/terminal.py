@@ -82,3 +82,20 @@ def moment(at_ms: int) -> str:
     if not 0 < at_ms <= LATEST_MS:
         return ""
     return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def amount(size: float) -> str:
+    """Bytes, to three digits."""
+    unit = "B"
+    for larger in ("KB", "MB", "GB", "TB"):
+        if size < 1_024:
+            break
+        size, unit = size / 1_024, larger
+    return f"{size:.3g} {unit}" if size < 1_000 else f"{size:,.0f} {unit}"
+
+
+def per_second(rate: float) -> str:
+    """So many in a second, to a tenth where there are few."""
+    if rate < 0.05:
+        return "0" if rate <= 0 else "<0.1"
+    return f"{rate:.1f}" if rate < 10 else f"{rate:,.0f}"

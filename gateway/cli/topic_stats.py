@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.answers import QUEUE, LayoutStats, SubscriptionStats, TopicStats, unassigned
-from gateway.cli.terminal import cell, is_narrow, moment, table
+from gateway.cli.terminal import amount, cell, is_narrow, moment, per_second, table
 
 # With fewer columns, the type of a subscription stands below its name, and both only once.
 _ROOM_FOR_CONSUMERS = 100
@@ -24,6 +24,7 @@ def overview(topic: str, stats: TopicStats) -> RenderableType:
     segments = stats.layout.segments.values()
     active = sum(segment.is_active for segment in segments)
     text.append(f"\nepoch {stats.layout.epoch}, {active} active and {len(segments) - active} sealed segments", "dim")
+    text.append(f"\n{_traffic(stats)}", "dim")
     leader = stats.leader
     if leader is None:
         return text.append("\nnobody leads it now", "dim")
@@ -31,20 +32,35 @@ def overview(topic: str, stats: TopicStats) -> RenderableType:
     return text.append("\n").append_text(cell(f"session {leader.session}, term {leader.term}", "dim"))
 
 
-def segment_table(layout: LayoutStats) -> Table:
-    made = table(
-        *("segment", "range", "state", "from", "into", "buckets", "owner"),
-        right=("segment", "buckets"),
-        whole=("segment", "range", "state"),
+def _traffic(stats: TopicStats) -> str:
+    """In one line what goes in and out, and what stays."""
+    several = "" if len(stats.producers) == 1 else "s"
+    return (
+        f"{amount(stats.storage_size)} stored, {len(stats.producers):,} producer{several}, "
+        f"{per_second(stats.msg_rate_in)} messages/s in ({amount(stats.byte_rate_in)}/s), "
+        f"{per_second(stats.msg_rate_out)} out ({amount(stats.byte_rate_out)}/s)"
     )
-    for segment_id, segment in layout.segments.items():
+
+
+def segment_table(layout: LayoutStats) -> Table:
+    segments = layout.segments
+    # Most topics have one in each segment, and then there is nothing to tell.
+    buckets = ("buckets",) if any(segment.entry_buckets > 1 for segment in segments.values()) else ()
+    numbers = ("segment", *buckets, "stored", "in/s", "out/s")
+    made = table(
+        *("segment", "range", "state", *buckets, "stored", "in/s", "out/s", "owner"),
+        right=numbers,
+        whole=(*numbers, "range", "state"),
+    )
+    for segment_id, segment in segments.items():
         made.add_row(
             str(segment_id),
             segment.hash_range,
             cell(segment.state.lower()),
-            _ids(segment.parent_ids),
-            _ids(segment.child_ids),
-            str(segment.entry_buckets),
+            *([str(segment.entry_buckets)] if buckets else ()),
+            amount(segment.storage_size),
+            per_second(segment.msg_rate_in),
+            per_second(segment.msg_rate_out),
             cell(segment.owner_broker or "none"),
             style=None if segment.is_active else "dim",
         )
@@ -54,14 +70,18 @@ def segment_table(layout: LayoutStats) -> Table:
 def subscription_table(stats: TopicStats) -> RenderableType:
     if not stats.subscriptions:
         return Text("no subscriptions", "dim")
-    numbers = ("consumers", "connected", "segments without consumer")
-    made = table("subscription", "type", *numbers, right=numbers, whole=("type",))
+    numbers = ("backlog", "unacked", "out/s")
+    counts = ("connected", "free segments")
+    made = table("subscription", "type", *numbers, *counts, right=(*numbers, *counts), whole=("type", *numbers))
     for name, subscription in stats.subscriptions.items():
+        connected = sum(consumer.connected for consumer in subscription.consumers)
         made.add_row(
             cell(name),
             cell(subscription.type.lower()),
-            str(len(subscription.consumers)),
-            str(sum(consumer.connected for consumer in subscription.consumers)),
+            f"{subscription.msg_backlog:,}",
+            f"{subscription.unacked_messages:,}",
+            per_second(subscription.msg_rate_out),
+            f"{connected} of {len(subscription.consumers)}",
             _waiting(stats, subscription),
         )
     return made
@@ -141,7 +161,3 @@ def _since(text: str | None) -> str:
     except ValueError:
         return text or ""
     return moment(int(at.astimezone(UTC).timestamp() * 1_000))
-
-
-def _ids(ids: Iterable[int]) -> str:
-    return ", ".join(map(str, ids))

@@ -201,7 +201,7 @@ def retention(
 
 @app.command()
 def stats(topic: Topic, as_json: Json = False, admin_url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
-    """Show who leads a topic, who owns its segments, and its subscriptions."""
+    """Show who leads a topic, who owns its segments, its subscriptions, and what goes through."""
     name = parse_topic(topic)
     content, found = _stats(name, admin_url)
     if as_json:

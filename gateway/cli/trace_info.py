@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.terminal import cell, table
+from gateway.cli.terminal import amount, cell, table
 from metadata.traces.directories import DATA, Trace
 from metadata.traces.order import OrderFaults
 from metadata.traces.summary import Gap, NamespaceChurn, Summary
@@ -132,7 +132,7 @@ def _told(trace: Trace, summary: Summary) -> Iterator[tuple[str, RenderableType]
         f"{summary.topics:,} topic{_s(summary.topics)} in {len(summary.churn):,} namespace{_s(len(summary.churn))}",
     )
     files = f"{len(manifest.parts)} part{_s(len(manifest.parts))}, " if manifest.kind == "recorded" else ""
-    yield "on disk", f"{files}{_size(bytes_on_disk(trace))}"
+    yield "on disk", f"{files}{amount(bytes_on_disk(trace))}"
     if manifest.dropped:
         yield "dropped", Text(f"{manifest.dropped:,} changes that the recorder could not keep", "yellow")
     if manifest.values_missing:
@@ -189,15 +189,6 @@ def _share(each: NamespaceChurn, summary: Summary) -> float:
 def _second(at_us: int) -> str:
     exact = timestamp(at_us)
     return "a time outside the calendar" if exact is None else f"{exact[:19].replace('T', ' ')}Z"
-
-
-def _size(size: int) -> str:
-    amount, unit = float(size), "B"
-    for larger in ("KB", "MB", "GB", "TB"):
-        if amount < 1_024:
-            break
-        amount, unit = amount / 1_024, larger
-    return f"{amount:.3g} {unit}" if amount < 1_000 else f"{amount:,.0f} {unit}"
 
 
 def _times(count: int) -> str:

@@ -22,6 +22,7 @@ from controller.leaders import LedElsewhere
 from controller.transitions import TransitionError
 from gateway.http.admission import Admission
 from gateway.http.classic import ClassicRoutes
+from gateway.http.classic_stats import ClassicStatsRoutes
 from gateway.http.health import HealthRoutes
 from gateway.http.namespaces import NamespaceRoutes
 from gateway.http.nodes import NodeRoutes
@@ -50,6 +51,7 @@ ROUTES = (
     TopicRoutes,
     ClassicRoutes,
     StatsRoutes,
+    ClassicStatsRoutes,
     SubscriptionRoutes,
     TopicRetentionRoutes,
     SegmentRoutes,

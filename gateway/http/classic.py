@@ -74,7 +74,7 @@ class ClassicRoutes(Controller):
     @get(TOPIC, summary="Read a classic topic", responses=refusals(404, 412))
     async def read_topic(self, ports: Ports, name: TopicInPath) -> ClassicTopicInfo:
         """Also one that is being deleted, until it is gone."""
-        found = await _found(ports, name)
+        found = await classic_topic(ports, name)
         sealed = found.sealed if isinstance(found, ClassicLog) else found.migrated
         return ClassicTopicInfo(str(name), found.partitions, sealed, found.ctime_ms, dict(found.properties))
 
@@ -105,7 +105,7 @@ class ClassicRoutes(Controller):
 
     @get(PARTITIONS, summary="Read how many partitions a topic has", responses=refusals(404, 412))
     async def read_partitions(self, ports: Ports, name: TopicInPath) -> PartitionedTopicMetadata:
-        found = await _found(ports, name)
+        found = await classic_topic(ports, name)
         if found.is_going:
             raise TopicMissing(f"Topic not found: {name} is being deleted.")
         return PartitionedTopicMetadata(found.partitions, properties=dict(found.properties))
@@ -140,7 +140,8 @@ def _full(namespace: NamespaceName, found: list[str]) -> list[str]:
     return [f"{PERSISTENT}://{namespace}/{local}" for local in found]
 
 
-async def _found(ports: AdminPorts, name: TopicName) -> ClassicTopic:
+async def classic_topic(ports: AdminPorts, name: TopicName) -> ClassicTopic:
+    """A topic as it is in the store."""
     found = await ports.classic.topics.get(name)
     if found is None:
         raise TopicMissing(f"Topic not found: {name}. Check its name, or create it.")

@@ -81,10 +81,12 @@ class SegmentStats(msgspec.Struct, frozen=True, rename="camel"):
     entry_buckets: int
     owner_broker: str | None
     storage_size: int = 0
+    backlog_size: int = 0
     msg_rate_in: float = 0.0
     byte_rate_in: float = 0.0
     msg_rate_out: float = 0.0
     byte_rate_out: float = 0.0
+    producer_count: int = 0
 
 
 class SegmentState(msgspec.Struct, frozen=True, rename="camel"):
@@ -109,6 +111,8 @@ class LeaderStats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ProducerStats(msgspec.Struct, frozen=True, rename="camel"):
+    """A producer at all segments to which it sends; of very many at a segment, the first are told."""
+
     producer_name: str
     msg_rate_in: float
     byte_rate_in: float
@@ -116,7 +120,10 @@ class ProducerStats(msgspec.Struct, frozen=True, rename="camel"):
     access_mode: str
     address: str
     connected_since: str
-    client_version: str
+    client_version: str | None = None
+    segment_ids: list[int] = []
+    msg_in_counter: int = 0
+    bytes_in_counter: int = 0
 
 
 class SubscriptionSegmentStats(msgspec.Struct, frozen=True, rename="camel"):
@@ -125,11 +132,16 @@ class SubscriptionSegmentStats(msgspec.Struct, frozen=True, rename="camel"):
     unacked_messages: int = 0
     msg_rate_out: float = 0.0
     byte_rate_out: float = 0.0
+    msg_rate_redeliver: float = 0.0
+    message_ack_rate: float = 0.0
     consumer_count: int = 0
 
 
 class ConsumerStats(msgspec.Struct, frozen=True, rename="camel"):
-    """A registered consumer: connected while the node that holds its connection is alive, until its grace is over."""
+    """A registered consumer is connected while the node that holds its connection is alive, until its grace is over.
+
+    One that has segments open without being registered, as those of a queue, is there as long as it has.
+    """
 
     consumer_name: str
     connected: bool
@@ -144,7 +156,10 @@ class ConsumerStats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):
-    """`segments` has those that a consumer is assigned, `drained_segment_ids` sealed ones with nothing left in them."""
+    """`segments` has those where there is something to tell, `drained_segment_ids` sealed ones with nothing left.
+
+    `msg_backlog` and `message_ack_rate` count entries, of which a batch is one; `backlog_size` is an estimate.
+    """
 
     type: Literal["STREAM", "QUEUE", "CHECKPOINT"]
     segments: dict[str, SubscriptionSegmentStats]
@@ -161,7 +176,7 @@ class SubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ScalableTopicStats(msgspec.Struct, frozen=True, rename="camel"):
-    """Sizes and backlogs are the store's, backlogs in entries; rates are of the segments that the asked node owns.
+    """Sizes and backlogs are the store's, backlogs in entries; rates and clients as the owners of segments told them.
 
     `epoch`, the numbers of segments and `segments` repeat what stands in `layout`, for older clients.
     """
@@ -182,6 +197,64 @@ class ScalableTopicStats(msgspec.Struct, frozen=True, rename="camel"):
     active_segments: int = 0
     sealed_segments: int = 0
     segments: dict[str, SegmentState] = {}
+
+
+class PublisherStats(msgspec.Struct, frozen=True, rename="camel"):
+    producer_name: str
+    producer_id: int
+    access_mode: str
+    address: str
+    connected_since: str
+    msg_rate_in: float
+    msg_throughput_in: float
+    average_msg_size: float
+
+
+class ClassicConsumerStats(msgspec.Struct, frozen=True, rename="camel"):
+    consumer_name: str
+    address: str
+    connected_since: str
+    msg_rate_out: float
+    msg_throughput_out: float
+    msg_out_counter: int
+    bytes_out_counter: int
+    unacked_messages: int
+    available_permits: int
+
+
+class ClassicSubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):
+    """`type` is null while it has no consumers; a backlog is in entries, and its size is an estimate."""
+
+    type: str | None = None
+    msg_backlog: int = 0
+    backlog_size: int = 0
+    unacked_messages: int = 0
+    msg_rate_out: float = 0.0
+    msg_throughput_out: float = 0.0
+    msg_rate_redeliver: float = 0.0
+    message_ack_rate: float = 0.0
+    consumers: list[ClassicConsumerStats] = []
+
+
+class ClassicTopicStats(msgspec.Struct, frozen=True, rename="camel"):
+    """Rates are per second. Subscriptions are the durable ones; of very many clients the first are told."""
+
+    msg_rate_in: float = 0.0
+    msg_throughput_in: float = 0.0
+    msg_rate_out: float = 0.0
+    msg_throughput_out: float = 0.0
+    average_msg_size: float = 0.0
+    storage_size: int = 0
+    backlog_size: int = 0
+    publishers: list[PublisherStats] = []
+    subscriptions: dict[str, ClassicSubscriptionStats] = {}
+
+
+class PartitionedStats(ClassicTopicStats, frozen=True, rename="camel", kw_only=True):
+    """All partitions together, and each by its name."""
+
+    metadata: PartitionedTopicMetadata
+    partitions: dict[str, ClassicTopicStats]
 
 
 class TopicSchema(msgspec.Struct, frozen=True):

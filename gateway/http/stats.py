@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
 
 from litestar import Controller, get
 
+from gateway.http.client_stats import consumers_of, producers_of, total
 from gateway.http.documentation import refusals
 from gateway.http.path_names import OF_TOPIC, TOPIC, TopicInPath
 from gateway.http.ports import Ports
 from gateway.http.schemas import (
-    ConsumerStats,
     LayoutStats,
     LeaderStats,
     ScalableTopicStats,
@@ -28,9 +27,9 @@ from gateway.http.topics import connected, topic_state
 from layout import records
 from layout.layouts import Layout
 from layout.segments import Segment
-from metadata.log_states import LogFigures
+from metadata.log_figures import LogFigures, SubscriptionFigures
 from metadata.records import Leader
-from metadata.subscriptions import Consumer, Subscription, TopicState
+from metadata.subscriptions import Subscription, TopicState
 from protocol.names import SegmentName, TopicName
 
 
@@ -41,7 +40,10 @@ class StatsRoutes(Controller):
 
     @get(f"{TOPIC}/stats", summary="Read a topic's statistics", responses=refusals(404, 412))
     async def read_stats(self, ports: Ports, name: TopicInPath) -> ScalableTopicStats:
-        """From the store, by whichever node is asked; rates are of the segments that this node owns.
+        """From the store, by whichever node is asked.
+
+        What goes through segments of other nodes, and who is at them, is as their owners told it last: every
+        `rebalance_interval`, or when they gave a segment up.
 
         `leader` is the living node that leads the topic, null while none does.
         """
@@ -73,34 +75,27 @@ def stats_of(
     """
     layout = records.decode_layout(state.topic.value)
     told = _layout(state.topic.name, layout, figures, {i: urls.get(s) for i, s in state.topic.owners.items()})
-    total = _sum(figures.values())
+    traffic = [found.traffic for found in figures.values()]
+    messages_in, bytes_in = total(it.messages_in for it in traffic), total(it.bytes_in for it in traffic)
     return ScalableTopicStats(
         layout=told,
         leader=None if leader is None else LeaderStats(leader.session, leader.pulsar_url, leader.http_url, leader.term),
         subscriptions={
             name: _subscription(found, alive, figures) for name, found in sorted(state.subscriptions.items())
         },
-        msg_rate_in=total.messages_in,
-        byte_rate_in=total.bytes_in,
-        msg_rate_out=total.messages_out,
-        byte_rate_out=total.bytes_out,
-        average_msg_size=total.bytes_in / total.messages_in if total.messages_in else 0.0,
-        storage_size=total.size,
+        producers=producers_of(figures),
+        msg_rate_in=messages_in,
+        byte_rate_in=bytes_in,
+        msg_rate_out=total(it.messages_out for it in traffic),
+        byte_rate_out=total(it.bytes_out for it in traffic),
+        average_msg_size=round(bytes_in / messages_in, 3) if messages_in else 0.0,
+        storage_size=sum(found.size for found in figures.values()),
+        backlog_size=sum(found.largest_backlog_size for found in figures.values()),
         epoch=layout.epoch,
         total_segments=len(layout.segments),
         active_segments=len(layout.active),
         sealed_segments=len(layout.segments) - len(layout.active),
         segments={key: SegmentState(segment.name, segment.state) for key, segment in told.segments.items()},
-    )
-
-
-def _sum(figures: Collection[LogFigures]) -> LogFigures:
-    return LogFigures(
-        size=sum(found.size for found in figures),
-        messages_in=sum(found.messages_in for found in figures),
-        bytes_in=sum(found.bytes_in for found in figures),
-        messages_out=sum(found.messages_out for found in figures),
-        bytes_out=sum(found.bytes_out for found in figures),
     )
 
 
@@ -119,10 +114,12 @@ def _layout(
                 entry_buckets=len(segment.entry_bucket_splits) + 1,
                 owner_broker=owners.get(segment.segment_id),
                 storage_size=(found := figures.get(segment.segment_id, nothing)).size,
-                msg_rate_in=found.messages_in,
-                byte_rate_in=found.bytes_in,
-                msg_rate_out=found.messages_out,
-                byte_rate_out=found.bytes_out,
+                backlog_size=found.largest_backlog_size,
+                msg_rate_in=found.traffic.messages_in,
+                byte_rate_in=found.traffic.bytes_in,
+                msg_rate_out=found.traffic.messages_out,
+                byte_rate_out=found.traffic.bytes_out,
+                producer_count=found.traffic.producer_count,
             )
             for segment in layout.segments.values()
         },
@@ -138,35 +135,41 @@ def _segment_name(topic: TopicName, segment: Segment) -> str:
 def _subscription(
     subscription: Subscription, alive: Collection[str], figures: Mapping[int, LogFigures]
 ) -> SubscriptionStats:
-    consumers = [_consumer(consumer, alive) for _, consumer in sorted(subscription.consumers.items())]
-    counts = Counter(segment_id for consumer in consumers for segment_id in consumer.segment_ids)
-    backlogs = {segment_id: found.backlogs.get(subscription.name, 0) for segment_id, found in figures.items()}
+    name = subscription.name
+    consumers = consumers_of(subscription, alive, figures)
+    assigned = Counter(segment_id for consumer in consumers for segment_id in consumer.segment_ids)
+    segments = {
+        segment_id: _of_segment(name, found, assigned.get(segment_id, 0)) for segment_id, found in figures.items()
+    }
+    nothing = SubscriptionSegmentStats()
+    # Assigned to somebody, but pruned meanwhile.
+    segments |= {gone: SubscriptionSegmentStats(consumer_count=assigned[gone]) for gone in assigned.keys() - figures}
     return SubscriptionStats(
         type=subscription.type.value,
-        segments={
-            str(segment_id): SubscriptionSegmentStats(
-                msg_backlog=backlogs.get(segment_id, 0), consumer_count=counts.get(segment_id, 0)
-            )
-            for segment_id in sorted({*counts, *(key for key, backlog in backlogs.items() if backlog)})
-        },
+        segments={str(segment_id): it for segment_id, it in sorted(segments.items()) if it != nothing},
         consumers=consumers,
-        msg_backlog=sum(backlogs.values()),
-        consumer_count=len(consumers),
         drained_segment_ids=sorted(subscription.drained),
+        msg_backlog=sum(it.msg_backlog for it in segments.values()),
+        backlog_size=sum(it.backlog_size for it in segments.values()),
+        unacked_messages=sum(it.unacked_messages for it in segments.values()),
+        msg_rate_out=total(it.msg_rate_out for it in segments.values()),
+        byte_rate_out=total(it.byte_rate_out for it in segments.values()),
+        msg_rate_redeliver=total(it.msg_rate_redeliver for it in segments.values()),
+        message_ack_rate=total(it.message_ack_rate for it in segments.values()),
+        consumer_count=len(consumers),
     )
 
 
-def _consumer(consumer: Consumer, alive: Collection[str]) -> ConsumerStats:
-    attachment = consumer.attachment
-    is_connected = attachment.node in alive
-    return ConsumerStats(
-        consumer_name=consumer.name,
-        connected=is_connected,
-        segment_ids=[] if consumer.assignment is None else list(consumer.assignment.segment_ids),
-        address=attachment.address,
-        connected_since=_shown_time(attachment.since_ms) if is_connected else None,
+def _of_segment(subscription: str, found: LogFigures, assigned: int) -> SubscriptionSegmentStats:
+    told = found.traffic.subscriptions.get(subscription, SubscriptionFigures())
+    return SubscriptionSegmentStats(
+        msg_backlog=found.backlogs.get(subscription, 0),
+        backlog_size=found.backlog_size(subscription),
+        unacked_messages=told.unacked,
+        msg_rate_out=told.messages_out,
+        byte_rate_out=told.bytes_out,
+        msg_rate_redeliver=told.redelivered,
+        message_ack_rate=told.acked,
+        # Of very many not all are known by name.
+        consumer_count=max(assigned, told.consumer_count),
     )
-
-
-def _shown_time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

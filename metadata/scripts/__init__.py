@@ -64,6 +64,7 @@ APPEND_ENTRIES = _load("append_entries")
 SAVE_CURSORS = _load("save_cursors")
 FORGET_PRODUCERS = _load("forget_producers")
 SET_TOPIC_EPOCH = _load("set_topic_epoch")
+TELL_FIGURES = _load("tell_figures")
 TRIM_SEGMENT = _load("trim_segment")
 RELEASE_SEGMENT = _load("release_segment")
 READ_ENTRIES = _load("read_entries")
@@ -100,6 +101,7 @@ ALL = (
     SAVE_CURSORS,
     FORGET_PRODUCERS,
     SET_TOPIC_EPOCH,
+    TELL_FIGURES,
     TRIM_SEGMENT,
     RELEASE_SEGMENT,
     READ_ENTRIES,

@@ -27,6 +27,8 @@ if held[2] ~= token then
   redis.call('HSET', KEYS[1], 'owner', token, 'term', ARGV[4])
   -- Each owner counts its calls by itself.
   redis.call('HDEL', KEYS[1], 'saved', 'forgot')
+  -- Its figures go on if it is the same node that claims anew.
+  if string.sub(held[2] or '', 1, #ARGV[3] + 1) ~= ARGV[3] .. ':' then redis.call('HDEL', KEYS[1], 'figures') end
   if record[2] ~= ARGV[3] then
     redis.call('HSET', KEYS[5], 'owner:' .. ARGV[6], ARGV[3])
     redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[8], '*',

@@ -13,6 +13,7 @@ if KEYS[2] then
 end
 
 redis.call('HSET', KEYS[1], 'owner', '')
+redis.call('HDEL', KEYS[1], 'figures')
 if told then
   redis.call('HDEL', KEYS[2], 'owner:' .. ARGV[4])
   redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[6], '*',

@@ -80,16 +80,48 @@ def test_stats_say_who_leads_who_owns_and_who_subscribes(admin: AdminStub) -> No
     billing = subscription("STREAM", consumer("a", 1), consumer("b", 2, connected=False), drained=(0,))
     admin.answer("GET", f"{T}/stats", 200, stats(billing=billing, mails=subscription("QUEUE", consumer("q"))))
     shown = rows(topics(admin, "stats", "orders"))
-    assert shown[:4] == [
+    assert shown[:5] == [
         [NAME],
         ["epoch 7, 3 active and 1 sealed segments"],
+        ["5 B stored, 0 producers, 0 messages/s in (0 B/s), 0 out (0 B/s)"],
         [f"led by {URL}, http://10.0.0.1:8080"],
         ["session 5e55, term 12"],
     ]
-    assert ["0", "0000-7fff", "sealed", "2, 3", "1", URL] in shown
-    assert ["2", "0000-3fff", "active", "0", "1", URL] in shown
+    assert ["0", "0000-7fff", "sealed", "0 B", "0", "0", URL] in shown
+    assert ["2", "0000-3fff", "active", "0 B", "0", "0", URL] in shown
     # Segment 3 is without a consumer; 0 is too, but there is nothing left in it.
-    assert shown[-2:] == [["billing", "stream", "2", "1", "1"], ["mails", "queue", "1", "1"]]
+    assert shown[-3:] == [
+        ["subscription", "type", "backlog", "unacked", "out/s", "connected", "free segments"],
+        ["billing", "stream", "9", "0", "0", "1 of 2", "1"],
+        ["mails", "queue", "9", "0", "0", "1 of 1"],
+    ]
+
+
+def test_stats_say_what_is_stored_and_what_goes_through(admin: AdminStub) -> None:
+    busy = {"msgBacklog": 1_234_567, "unackedMessages": 50_000, "msgRateOut": 12_345.6}
+    content = stats(billing={**subscription("STREAM"), **busy}) | {
+        "producers": [{"producerName": "shop", "msgRateIn": 1.5}],
+        "storageSize": 3 << 30,
+        "msgRateIn": 2.25,
+        "byteRateIn": 2_048.0,
+        "msgRateOut": 12_345.6,
+        "byteRateOut": 5_000_000.0,
+    }
+    content["layout"]["segments"]["1"] |= {"storageSize": 3 << 30, "msgRateIn": 2.25, "msgRateOut": 0.01}
+    content["layout"]["segments"]["2"] |= {"entryBuckets": 4}
+    admin.answer("GET", f"{T}/stats", 200, content)
+    shown = rows(topics(admin, "stats", "orders"))
+    assert shown[2] == ["3 GB stored, 1 producer, 2.2 messages/s in (2 KB/s), 12,346 out (4.77 MB/s)"]
+    assert ["segment", "range", "state", "buckets", "stored", "in/s", "out/s", "owner"] in shown
+    assert ["1", "8000-ffff", "active", "1", "3 GB", "2.2", "<0.1", URL] in shown
+    assert shown[-1] == ["billing", "stream", "1,234,567", "50,000", "12,346", "0 of 0", "4"]
+
+
+def test_stats_fit_a_terminal_of_eighty_columns(admin: AdminStub) -> None:
+    admin.answer("GET", f"{T}/stats", 200, stats(billing=subscription("STREAM", consumer("a", 1, 2, 3))))
+    lines = vela_in_terminal(80, "topics", "stats", "orders", VELA_ADMIN_URL=admin.url).out.splitlines()
+    assert lines[-1].split() == ["billing", "stream", "9", "0", "0", "1", "of", "1", "1"]
+    assert [line.split()[0] for line in lines if URL in line][-4:] == ["0", "1", "2", "3"]
 
 
 def test_a_drained_segment_is_not_one_that_nobody_has(admin: AdminStub) -> None:
@@ -107,7 +139,7 @@ def test_stats_of_a_topic_that_nobody_leads(admin: AdminStub) -> None:
     admin.answer("GET", f"{T}/stats", 200, content)
     shown = rows(topics(admin, "stats", "orders"))
     assert ["nobody leads it now"] in shown
-    assert ["1", "8000-ffff", "active", "1", "none"] in shown
+    assert ["1", "8000-ffff", "active", "0 B", "0", "0", "none"] in shown
     assert shown[-1] == ["no subscriptions"]
 
 

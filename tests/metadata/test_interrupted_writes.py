@@ -12,6 +12,7 @@ from metadata import keys, scripts
 from metadata.classic_records import PartitionedTopic
 from metadata.classic_topics import ClassicTopics
 from metadata.errors import LogFenced, NamespaceExists, OutcomeUnknown, TopicExists, VersionConflict
+from metadata.log_figures import Traffic
 from metadata.node_sessions import NodeSession
 from metadata.records import Version
 from metadata.scripts import Script
@@ -283,7 +284,7 @@ async def test_an_interrupted_append_is_not_sent_again_and_a_new_claim_sees_that
 @pytest.mark.usefixtures("scripts_loaded")
 @pytest.mark.parametrize("times", [1, 3])
 async def test_interrupted_saves_and_trims_are_sent_again_until_they_happened(
-    valkey: ValkeyProcess, proxy: FaultProxy, logs: SegmentLogs, times: int
+    valkey: ValkeyProcess, proxy: FaultProxy, store: TopicStore, logs: SegmentLogs, times: int
 ) -> None:
     claim = (await claimed(logs)).claim
     marks = {"p": ProducerMark(1, 1), "q": ProducerMark(1, 1)}
@@ -296,9 +297,13 @@ async def test_interrupted_saves_and_trims_are_sent_again_until_they_happened(
     await logs.forget_producers(claim, ["p"])
     cut_replies_of(proxy, scripts.SET_TOPIC_EPOCH, times)
     await logs.set_topic_epoch(claim, 4)
+    cut_replies_of(proxy, scripts.TELL_FIGURES, times)
+    await logs.tell(claim, Traffic(messages_in=2.0).encode(), 60)
     cut_replies_of(proxy, scripts.TRIM_SEGMENT, times)
     await logs.trim(claim, 2, 3)
-    assert proxy.cuts == 4 * times
+    assert proxy.cuts == 5 * times
+    [standing] = await logs.standings(store.commands, claim.incarnation, [PLACE], [])
+    assert standing.traffic == Traffic(messages_in=2.0)
     after = await claimed(logs)
     assert (after.cursors, after.producers) == ({"s": b"2"}, {"q": ProducerMark(1, 1)})
     assert (after.state.first, after.state.size, after.state.topic_epoch) == (2, 3, 4)

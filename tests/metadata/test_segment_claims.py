@@ -60,6 +60,7 @@ async def test_every_write_of_a_deposed_owner_is_refused_and_changes_nothing(top
             b.logs.save(old, {"s": b"2"}, drained=True),
             b.logs.forget_producers(old, ["p"]),
             b.logs.set_topic_epoch(old, 7),
+            b.logs.tell(old, b"[]", 60),
             b.logs.trim(old, 1, 3),
         ):
             with pytest.raises(LogFenced):

@@ -311,7 +311,7 @@ async def test_standings_of_many_logs_are_read_at_once_and_only_those_of_this_to
         assert found[1].state == await b.state(child)
         assert found[2].state is None
         [alone] = await b.logs.standings(lane, incarnation, [PLACE], [])
-        assert alone == (found[0].state, {})
+        assert (alone.state, alone.cursors) == (found[0].state, {})
         [foreign] = await b.logs.standings(lane, "0" * 16, [PLACE], ["s"])
-        assert foreign == (None, {})
+        assert foreign.state is None
         assert await b.logs.standings(lane, incarnation, [], ["s"]) == []

@@ -12,13 +12,19 @@ import trio
 
 from layout import records
 from metadata.errors import StoreUnavailable
+from metadata.log_figures import MOST_CLIENTS
 from metadata.log_places import LogPlace
-from metadata.log_states import LogState
+from metadata.log_states import Claim, LogState
 from metadata.segment_logs import SegmentLogs
+from metadata.store import TopicStore
 from protocol.names import SegmentName, TopicName
 from segments import placement
 from segments.around import Around, DataCounters, LogLimits
+from segments.consumers import Consumer
+from segments.dispatch.receivers import Kind
 from segments.errors import NotHere
+from segments.figures import traffic_of
+from segments.frames import MessageFrames
 from segments.hosting import Hosting
 from segments.open_log import OpenLog
 from segments.producers import Mode, Producer
@@ -52,15 +58,29 @@ class Cluster:
 
 
 class FalteringLogs(SegmentLogs):
-    """Looks at a log fail as often as told."""
+    """Looks at a log and tellings of its figures fail as often as told; of both, those that did not are known."""
 
-    failures = 0
+    failures = telling_failures = 0
+    looks = 0
+
+    def __init__(self, store: TopicStore) -> None:
+        super().__init__(store)
+        self.told: list[bytes] = []
+
+    async def tell(self, claim: Claim, traffic: bytes, holds: float) -> None:
+        if self.telling_failures:
+            self.telling_failures -= 1
+            raise StoreUnavailable("The store does not answer now.")
+        self.told.append(traffic)
+        await super().tell(claim, traffic, holds)
 
     async def state(self, place: LogPlace) -> LogState | None:
         if self.failures:
             self.failures -= 1
             raise StoreUnavailable("The store does not answer now.")
-        return await super().state(place)
+        state = await super().state(place)
+        self.looks += 1
+        return state
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +197,73 @@ async def test_log_with_messages_is_kept_to_be_trimmed(valkey: ValkeyProcess) ->
         for _ in range(2):
             await b.hosting.give_up_unused()
         assert not owned.is_open
+
+
+async def test_what_goes_through_is_told_in_every_round_and_silence_once(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url, segments=2) as b:
+        owned, _ = await open_all(b)
+        await b.hosting.tell_figures()
+        assert b.logs.told == [], "nobody is there"
+        producer, peer = await joined(owned)
+        for _ in range(3):
+            await b.hosting.tell_figures()
+        assert len(b.logs.told) == 1, "it does nothing"
+        owned.sending.send(producer, 0, 0, 1, b"message")
+        await eventually(lambda: peer.receipts == [0], LIMIT)
+        for _ in range(3):
+            await b.hosting.tell_figures()
+        assert len(b.logs.told) == 4
+        assert traffic_of(owned, trio.current_time()).messages_in > 0
+        await owned.sending.leave(producer)
+        assert traffic_of(owned, trio.current_time() + 60).is_still
+        await owned.tell(traffic_of(owned, trio.current_time() + 60), 1)
+        assert b.logs.told[4:] == [b""], "and nobody is there again"
+        await owned.tell(traffic_of(owned, trio.current_time() + 60), 1)
+        assert len(b.logs.told) == 5
+
+
+async def test_figures_that_could_not_be_told_are_told_in_the_next_round(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        owned = await b.hosting.open(PLACE.name)
+        await joined(owned)
+        b.logs.telling_failures = 1
+        await b.hosting.tell_figures()
+        assert b.logs.told == []
+        await b.hosting.tell_figures()
+        assert len(b.logs.told) == 1
+
+
+async def test_figures_that_may_have_been_told_are_taken_back_for_sure(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        owned = await b.hosting.open(PLACE.name)
+        producer, _ = await joined(owned)
+        b.logs.telling_failures = 1
+        await b.hosting.tell_figures()
+        await owned.sending.leave(producer)
+        await b.hosting.tell_figures()
+        assert b.logs.told == [b""], "although nothing was told before as far as is known"
+
+
+async def test_owner_that_is_refused_when_it_tells_figures_looks_whose_the_log_is(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        owned = await b.hosting.open(PLACE.name)
+        await joined(owned)
+        await eventually(lambda: b.logs.looks == 2, LIMIT)  # for the claim, and right after it
+        await b.bench.open(B)
+        await b.hosting.tell_figures()
+        await eventually(lambda: not owned.is_open, LIMIT)
+
+
+async def test_of_very_many_clients_some_are_named_and_all_are_counted(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        owned = await b.hosting.open(PLACE.name)
+        for number in range(MOST_CLIENTS + 5):
+            await joined(owned, f"p{number}")
+        for name in ("s", "t"):
+            for number in range(60):
+                consumer = Consumer(ListeningPeer(), number, f"c{number}", MessageFrames(number, owned.ledger, -1))
+                await owned.subscribe(name, Kind.SHARED, consumer, start=lambda: 0, durable=True)
+        traffic = traffic_of(owned, trio.current_time())
+        assert (traffic.producer_count, len(traffic.producers)) == (MOST_CLIENTS + 5, MOST_CLIENTS)
+        found = [traffic.subscriptions[name] for name in ("s", "t")]
+        assert [(it.consumer_count, len(it.consumers)) for it in found] == [(60, 60), (60, MOST_CLIENTS - 60)]

@@ -29,6 +29,7 @@ class SlowLog:
     """A message for each of these keys, all of them in memory or none. A fetch takes until it is let through."""
 
     first = 0
+    opened_at = 0.0
     sealed = False
 
     def __init__(self, keys: Sequence[str] = ("key",) * 20, *, is_cached: bool = False) -> None:
@@ -54,7 +55,7 @@ class SlowLog:
     def entry(self, index: int) -> StoredEntry:
         return StoredEntry(index, 0, 1, body_of(index, self._keys[index]))
 
-    def delivered(self, messages: int, size: int) -> None:
+    def delivered(self, now: float, messages: int, size: int) -> None:
         pass
 
     def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
@@ -140,3 +141,39 @@ async def test_what_the_log_has_lost_is_passed_over_and_nothing_else(
         assert peer.messages == [index for index in range(lost, 20) if index != 14]
         assert cursor.mark == lost - 1
         nursery.cancel_scope.cancel()
+
+
+async def test_rates_count_what_went_out_what_came_again_and_what_was_acknowledged() -> None:
+    async with trio.open_nursery() as nursery:
+        log = SlowLog(is_cached=True)
+        log.opened_at = trio.current_time()
+        subscription = LogSubscription(
+            "s", Kind.SHARED, Cursor(), log, nursery=nursery, durable=True, max_unacked=1_000
+        )
+        now = log.opened_at + 1
+        assert subscription.rates(now) == (0, 0, 0, 0)
+        receiver, _ = consumer(1)
+        subscription.join(receiver)
+        subscription.flow(receiver, 30)
+        size = sum(len(log.entry(index).body) for index in range(20))
+        assert subscription.rates(now) == (20, size, 0, 0)
+        subscription.ack(receiver, [(index, ()) for index in (0, 1, 2, 2, 99)], None)
+        subscription.redeliver(receiver, [5, 6])
+        out, _, again, acked = subscription.rates(now)
+        assert (out, again, acked) == (22, 2, 3)
+
+
+async def test_cumulative_acknowledgement_counts_the_entries_that_it_settles() -> None:
+    async with trio.open_nursery() as nursery:
+        log = SlowLog(is_cached=True)
+        log.opened_at = trio.current_time()
+        subscription = LogSubscription(
+            "s", Kind.EXCLUSIVE, Cursor(), log, nursery=nursery, durable=True, max_unacked=1_000
+        )
+        receiver, _ = consumer(1)
+        subscription.join(receiver)
+        subscription.flow(receiver, 30)
+        for index in (9, 9, 4):
+            subscription.ack_cumulative(receiver, index, (), None)
+        subscription.ack_cumulative(receiver, 10, (1,), None)
+        assert subscription.rates(log.opened_at + 1)[2:] == (0, 11)

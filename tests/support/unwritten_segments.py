@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from controller.segment_port import Claim
 from layout.segments import Segment
-from metadata.log_states import LogFigures
+from metadata.log_figures import LogFigures
 from metadata.subscriptions import Settings
 from protocol.names import TopicName
 
@@ -33,6 +33,9 @@ class UnwrittenSegments:
         self, topic: TopicName, incarnation: str, segments: Sequence[Segment], subscriptions: Mapping[str, Settings]
     ) -> Mapping[int, LogFigures]:
         return {}
+
+    async def classic_figures(self, topics: Sequence[TopicName], incarnation: str) -> Sequence[LogFigures]:
+        return [LogFigures() for _ in topics]
 
     async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
         """There is nothing to forget."""

@@ -76,6 +76,8 @@ OPERATIONS = {
     "/admin/v2/persistent/{tenant}/{namespace}": {"get"},
     "/admin/v2/persistent/{tenant}/{namespace}/partitioned": {"get"},
     "/admin/v2/persistent/{tenant}/{namespace}/{topic}": {"get", "put", "delete"},
+    "/admin/v2/persistent/{tenant}/{namespace}/{topic}/stats": {"get"},
+    "/admin/v2/persistent/{tenant}/{namespace}/{topic}/partitioned-stats": {"get"},
     "/admin/v2/persistent/{tenant}/{namespace}/{topic}/partitions": {"get", "put", "post", "delete"},
     "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}": {"put", "delete"},
     "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}/terminate": {"post"},
@@ -145,7 +147,7 @@ async def test_document_says_what_the_leader_does_and_whose_rates_are_told(api: 
         "/{descriptor}/subscription/{subscription}/skip-all",
     }
     stats = document["paths"]["/admin/v2/scalable/{tenant}/{namespace}/{topic}/stats"]["get"]
-    assert "segments that this node owns" in stats["description"]
+    assert "as their owners told it last" in stats["description"]
     schemas = document["components"]["schemas"]
     assert {"layout", "leader", "subscriptions", "producers", "msgRateIn"} <= set(
         schemas["ScalableTopicStats"]["properties"]

@@ -22,6 +22,8 @@ NO_RATES = {
 
 NOTHING_GOES_THROUGH = {
     "storageSize": 0,
+    "backlogSize": 0,
+    "producerCount": 0,
     "msgRateIn": 0.0,
     "byteRateIn": 0.0,
     "msgRateOut": 0.0,
@@ -157,6 +159,8 @@ async def test_consumers_are_shown_with_their_segments_and_whether_they_are_conn
         "unackedMessages": 0,
         "msgRateOut": 0,
         "byteRateOut": 0,
+        "msgRateRedeliver": 0,
+        "messageAckRate": 0,
         "consumerCount": 1,
     }
     reader, gone = sorted(subscriptions["group"]["consumers"], key=lambda consumer: not consumer["connected"])
