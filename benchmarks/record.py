@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,6 @@ from benchmarks.figures import Figure, MeasurementFailed, Quantity
 from benchmarks.processes import cpu_seconds
 from benchmarks.readers import namespace_message, readers
 from benchmarks.server import QUIET, RunningServer, running_server
-from metadata.traces.log_files import MAGIC, encode, read_log
 
 TARGET = 1.2
 # Few for a node: each makes more of the server's work one that recording adds nothing to.
@@ -29,6 +27,8 @@ WATCHERS = 200
 NAMESPACES = 10
 WATCH_ID = 1
 WARM_UP = 0.5
+# Seconds of a recording with few events.
+BRIEF = 0.1
 # Bytes of a part before the next is begun, as is the default; what a part costs by itself is spread over so many.
 PART_SIZE = 128 * 1024 * 1024
 # Updates come every 50 ms while topics come and go.
@@ -127,7 +127,9 @@ def measure(quick: bool) -> list[Figure]:
             recorded.append(_sample(scale, {"VELA_RECORD": str(trace)}))
             bare = {"VELA_RECORD": f"{trace}-bare", "VELA_RECORD_VALUES": "false"}
             without_values.append(_sample(scale, bare))
-        sealing = _sealing(traces[-1])
+        brief = Path(scratch, "brief")
+        _sample(replace(scale, seconds=BRIEF), {"VELA_RECORD": str(brief)})
+        sealing = _sealing(brief, traces[-1])
     return [_figure(scale, plain, recorded, without_values, sealing)]
 
 
@@ -195,31 +197,37 @@ def _writing(server: RunningServer, scale: Scale, prefix: str) -> Iterator[_Writ
             process.kill()
 
 
-def _sealing(trace: Path) -> _Sealing:
-    """What a part costs by itself, found with a single event in it, is shared by the events of one of full size."""
+def _sealing(brief: Path, long: Path) -> _Sealing:
+    """From a part with few events and one with many; what a part costs by itself is shared by those of a full one."""
+    few = _seal(brief)
+    many = _seal(long)
+    each = (many.cpu - few.cpu) / (many.events - few.events)
+    by_itself = few.cpu - each * few.events
+    size = many.size / many.events
+    return _Sealing((each + by_itself / (PART_SIZE / size)) * 1e6, size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sealed:
+    cpu: float
+    events: int
+    size: int  # of the log
+
+
+def _seal(trace: Path) -> _Sealed:
+    """Seal the log of a killed server as its recorder would have had it done."""
     [log] = trace.glob("part-*.log")
     size = log.stat().st_size
-    single = trace.with_name(f"{trace.name}-single")
-    shutil.copytree(trace, single)
-    (single / log.name).write_bytes(MAGIC + encode(next(read_log(log))))
-    by_itself, _ = _seal(single, log.name)
-    cpu, events = _seal(trace, log.name)
-    in_a_part = PART_SIZE / (size / events)
-    return _Sealing(((cpu - by_itself) / events + by_itself / in_a_part) * 1e6, size / events)
-
-
-def _seal(trace: Path, log: str) -> tuple[float, int]:
-    """CPU seconds of sealing a log as a recorder has it done, and its events."""
     before = _children()
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "metadata.traces.sealing", str(trace / log), str(os.getpid())],
+        [sys.executable, "-P", "-m", "metadata.traces.sealing", str(log), str(os.getpid())],
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode != 0:
         raise MeasurementFailed(f"a part could not be sealed: {done.stderr}")
-    return _children() - before, int(json.loads((trace / "manifest.json").read_text())["events"])
+    return _Sealed(_children() - before, int(json.loads((trace / "manifest.json").read_text())["events"]), size)
 
 
 def _children() -> float:

@@ -12,12 +12,11 @@ import pytest
 from tests.faults.message_history import AnyEvent, Fault, History, Receipt, violations
 from tests.faults.message_world import Plan, run
 
-pytestmark = pytest.mark.slow
-
 SHORT_RUNS: Final = 10
 LONG_RUNS: Final = 500
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("seed", range(SHORT_RUNS))
 async def test_messages_survive_faults(seed: int, tmp_path: Path) -> None:
     check(await run(Plan(seed, seconds=6.0), tmp_path), tmp_path)
