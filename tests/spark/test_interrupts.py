@@ -169,7 +169,7 @@ def running(directory: Path, *arguments: str) -> Iterator[Job]:
 
 
 @pytest.mark.slow
-@pytest.mark.spark
+@pytest.mark.integration
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.soak)]
@@ -186,7 +186,7 @@ def test_synth_that_is_ended_in_the_middle_leaves_nothing(tmp_path: Path, number
 
 
 @pytest.mark.slow
-@pytest.mark.spark
+@pytest.mark.integration
 @pytest.mark.timeout(300)
 def test_analyze_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "trace", bursty_events())
@@ -200,7 +200,7 @@ def test_analyze_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.spark
+@pytest.mark.integration
 @pytest.mark.timeout(300)
 def test_a_job_that_is_ended_while_spark_starts_leaves_nothing(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "trace", bursty_events())
