@@ -75,6 +75,7 @@ def build_data_plane(
     classic: ClassicLogs,
     schemas: SchemaRegistry,
     retention: Retention,
+    session_held: Callable[[], bool],
     nursery: trio.Nursery,
 ) -> DataParts:
     logs = SegmentLogs(store)
@@ -107,6 +108,7 @@ def build_data_plane(
         registrations.durable_names,
         retention_ms,
         rebalance_interval=settings.rebalance_interval,
+        session_held=session_held,
     )
     plane = DataPlane(hosting, Starting(StoredTopics(store, registrations)), nursery, schemas)
     return DataParts(plane, hosting, LogsOfTopics(store, logs, registrations, hosting, lane), counters)

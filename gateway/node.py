@@ -254,6 +254,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 classic=classic,
                 schemas=schemas,
                 retention=Retention(store, default=settings.retention),
+                session_held=lambda: session.held,
                 nursery=background,
             )
             leaders = Leaders(

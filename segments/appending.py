@@ -157,11 +157,15 @@ class Appender:
     async def _run(self) -> None:
         try:
             while self._queue and not self.ended:
-                await self._append(self._take())
+                taken = self._take()
+                try:
+                    await self._append(taken)
+                finally:
+                    self._settle(taken)
                 self._note_progress()
             self._tell_untold()
         except (LogFenced, LogMissing) as error:
-            self._tell_untold()
+            await self._tell_soon()
             self._outcome.lost(error)
         except Exception as error:
             self._fail(error)
@@ -180,8 +184,6 @@ class Appender:
             sent = self._queue.popleft()
             size += len(sent.body)
             taken.append(sent)
-        self.queued_bytes -= size
-        self._all_queued.remove(size)
         return taken
 
     async def _append(self, taken: list[Sent]) -> None:
@@ -196,14 +198,14 @@ class Appender:
         # The last one of each producer.
         last = {sent.producer.name: (sent.last, index) for index, sent in enumerate(new, first) if sent.is_last}
         marks = {name: ProducerMark(*mark) for name, mark in last.items()}
-        size = self.size + sum([len(sent.body) for sent in new])
+        added = sum([len(sent.body) for sent in new])
         try:
-            await self._store(first, entries, marks, size)
+            await self._store(first, entries, marks, added)
         except TooFewReplicas as error:
             self._tell_untold()
-            self.next, self.size = first + len(entries), size
+            self._grow(first, entries, added)
             self._keep(first, entries, new)
-            self._outcome.refused(self._with_queued(taken), error)
+            self._refuse(taken, error)
             return
         except LogSealed:
             self._tell_untold()
@@ -211,13 +213,10 @@ class Appender:
             return
         except StoreFull as error:
             self._tell_untold()
-            refused = self._with_queued(taken)
-            for sent in refused:
-                self._sequences.refuse(sent.producer.name)
-            self._outcome.refused(refused, error)
+            self._refuse(taken, error)
             return
         self._tell_untold()
-        self.next, self.size = first + len(entries), size
+        self._grow(first, entries, added)
         self._untold = _Stored(first, entries, taken, new)
         if self._queue:
             # Whoever waits for these is told while the store is busy with the next.
@@ -225,11 +224,24 @@ class Appender:
         else:
             self._tell_untold()
 
-    async def _store(self, first: int, entries: Sequence[Entry], marks: dict[str, ProducerMark], size: int) -> None:
+    def _grow(self, first: int, entries: Sequence[Entry], added: int) -> None:
+        self.next = first + len(entries)
+        # By what was added, not to what it was going to be: something may have been trimmed meanwhile.
+        self.size += added
+
+    def _refuse(self, taken: Sequence[Sent], error: StoreError) -> None:
+        """Refuse messages with all behind them; those that are not stored are new when they are sent again."""
+        refused = self._with_queued(taken)
+        for sent in refused:
+            self._sequences.refuse(sent.producer.name)
+        self._outcome.refused(refused, error)
+
+    async def _store(self, first: int, entries: Sequence[Entry], marks: dict[str, ProducerMark], added: int) -> None:
         """Store entries; where the answer was lost, find out, and go on until they are stored or cannot be."""
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
+                size = self.size + added
                 await self._logs.append(self.claim, first, entries, marks, size, replicas=self._replicas)
                 return
             except OutcomeUnknown:
@@ -309,6 +321,11 @@ class Appender:
     def _emptied(self) -> list[Sent]:
         left = list(self._queue)
         self._queue.clear()
-        self._all_queued.remove(self.queued_bytes)
-        self.queued_bytes = 0
+        self._settle(left)
         return left
+
+    def _settle(self, sent: Sequence[Sent]) -> None:
+        """These do not wait any more."""
+        size = sum([len(each.body) for each in sent])
+        self.queued_bytes -= size
+        self._all_queued.remove(size)

@@ -49,6 +49,11 @@ _KINDS: Final[Mapping[int, Kind]] = {
     api.CommandSubscribe.Failover: Kind.FAILOVER,
     api.CommandSubscribe.Key_Shared: Kind.KEY_SHARED,
 }
+# Sequence numbers have a sign where clients are told the last one.
+_LARGEST_LONG: Final = 2**63 - 1
+# Messages of one batch: a hundred times as many as clients put into one.
+MOST_MESSAGES: Final = 100_000
+_TOO_LARGE: Final = f"Sequence numbers go up to {_LARGEST_LONG}, and a batch has {MOST_MESSAGES} messages at most."
 # What refuses a request without being a fault of ours.
 _REFUSALS: Final = (ProtocolError, StoreError, DispatchRefusal)
 # How long the subscribe of a segment's next consumer is held while the one before lets go of it: clients give up after
@@ -117,15 +122,8 @@ class DataDialogue:
         consumers, self._consumers = self._consumers, {}
         for opened in consumers.values():
             opened.log.unsubscribe(opened.consumer, opened.subscription)
-        if producers:
-            self._plane.nursery.start_soon(self._leave_all, list(producers.values()))
-
-    async def _leave_all(self, producers: list[tuple[OpenLog, Producer]]) -> None:
-        for log_, producer in producers:
-            try:
-                await log_.sending.leave(producer)
-            except StoreError as error:
-                log.info("a producer of %s is gone, and the store does not know: %s", log_.name, error)
+        for log_, producer in producers.values():
+            log_.sending.drop(producer)
 
     # Lookup.
 
@@ -166,11 +164,15 @@ class DataDialogue:
             since=trio.current_time(),
         )
         ready = await log_.join(producer, request.topic_epoch if request.HasField("topic_epoch") else None)
-        if request.initial_subscription_name:
-            await log_.ensure_subscription(request.initial_subscription_name)
+        try:
+            if request.initial_subscription_name:
+                await log_.ensure_subscription(request.initial_subscription_name)
+        except BaseException:
+            log_.sending.drop(producer)
+            raise
         before = self._producers.pop(request.producer_id, None)
         if before is not None and before[1] is not producer:
-            await before[0].sending.leave(before[1])
+            before[0].sending.drop(before[1])
         self._producers[request.producer_id] = log_, producer
         self._welcome(request.request_id, log_, producer, version, ready)
 
@@ -191,15 +193,18 @@ class DataDialogue:
             chunk = _chunk(parse_payload(body).metadata) if request.is_chunk else None
         except (BadFrame, ChecksumMismatch, DecodeError) as error:
             code = getattr(error, "server_error", api.ChecksumError)
-            self._reply(data_replies.send_error(request.producer_id, request.sequence_id, code, str(error)))
+            log_.sending.refuse_damaged(producer, request.sequence_id, code, str(error))
             return
         if request.txnid_most_bits or request.txnid_least_bits:
             raise NotAllowed("This server has no transactions yet: send without one.")
         if not log_.is_open:
             return  # as above
         sending = log_.sending
-        messages = max(1, request.num_messages)
-        sending.send(producer, request.sequence_id, request.highest_sequence_id, messages, body, chunk)
+        sequence, highest, messages = request.sequence_id, request.highest_sequence_id, max(1, request.num_messages)
+        if sequence > _LARGEST_LONG or highest > _LARGEST_LONG or messages > MOST_MESSAGES:
+            sending.refuse_damaged(producer, sequence & _LARGEST_LONG, api.NotAllowedError, _TOO_LARGE)
+            return
+        sending.send(producer, sequence, highest, messages, body, chunk)
         if sending.is_congested:
             self._congested = sending
 

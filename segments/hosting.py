@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Final, Protocol
 
 import trio
@@ -35,6 +35,10 @@ _IDLE: Final = 100
 _LOGS_PER_TURN: Final = 64
 # Rounds after which what a node has told of the traffic of a log is not believed any more.
 _BELIEVED_ROUNDS: Final = 3
+# What giving a log up may take; one that could not tell the store is claimed anew by whoever needs it.
+_LET_GO_LIMIT: Final = 10.0
+# Logs that are trimmed together.
+_AT_A_TIME: Final = 64
 # Between two looks at a log while the store does not answer.
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
@@ -56,6 +60,11 @@ def place_of(name: str) -> LogPlace:
     if topic.domain != PERSISTENT:
         raise NotAllowed(f"Messages of {topic} are in its segments: look the topic up with a client that knows them.")
     return LogPlace.of_classic(topic)
+
+
+def _batched(logs: Sequence[OpenLog], size: int) -> Iterator[Sequence[OpenLog]]:
+    for start in range(0, len(logs), size):
+        yield logs[start : start + size]
 
 
 class Hosting:
@@ -252,6 +261,7 @@ class Hosting:
         try:
             while owned.is_open:
                 self._looking[owned] = False
+                reached = owned.next
                 try:
                     state = await self._around.logs.state(owned.place)
                 except StoreError as error:
@@ -263,6 +273,8 @@ class Hosting:
                     owned.lose(LogMissing(f"{owned.name} was deleted: look the topic up again."))
                 elif state.session != owned.claim.session:
                     owned.lose(LogMissing(f"{owned.name} is served by another node: look it up again."))
+                elif state.next < reached:
+                    owned.lose(LogMissing(f"The store has lost the end of {owned.name}: look it up again."))
                 elif state.sealed:
                     owned.note_sealed()
                 if not self._looking[owned]:
@@ -280,6 +292,13 @@ class Hosting:
             await self.tell_figures()
             await self.trim()
             await self.give_up_unused()
+            self._look_at_classic()
+
+    def _look_at_classic(self) -> None:
+        """Nobody tells of another owner of these."""
+        for owned in self.logs:
+            if owned.place.segment_id is None:
+                self._look_soon(owned)
 
     async def tell_figures(self) -> None:
         """Let the others know what goes through the logs of this node."""
@@ -296,14 +315,22 @@ class Hosting:
 
     async def trim(self) -> None:
         """Remove what is consumed and old enough from all logs of this node."""
-        for owned in self.logs:
-            try:
-                if owned.is_open:
-                    is_segment = owned.place.segment_id is not None
-                    expected = await self._subscriptions(owned.topic) if is_segment else ()
-                    await owned.keep(await self._retention_ms(owned.place), expected)
-            except StoreError as error:
-                log.info("%s is not trimmed now: %s", owned.name, error)
+        for some in _batched(self.logs, _AT_A_TIME):
+            # Together, because one server of the store that does not answer must not hold up the logs of others.
+            async with trio.open_nursery() as nursery:
+                for owned in some:
+                    nursery.start_soon(self._trim, owned)
+
+    async def _trim(self, owned: OpenLog) -> None:
+        try:
+            if owned.is_open:
+                is_segment = owned.place.segment_id is not None
+                expected = await self._subscriptions(owned.topic) if is_segment else ()
+                await owned.keep(await self._retention_ms(owned.place), expected)
+        except (LogFenced, LogMissing):
+            self._look_soon(owned)
+        except StoreError as error:
+            log.info("%s is not trimmed now: %s", owned.name, error)
 
     async def rebalance(self) -> None:
         others = {node.session for node in self._nodes.nodes[1:]}
@@ -335,6 +362,10 @@ class Hosting:
 
     async def _let_go(self, owned: OpenLog) -> None:
         try:
-            await owned.let_go(self._chosen_url(owned.name) if not self._stopping else None)
+            with trio.move_on_after(_LET_GO_LIMIT) as limit:
+                await owned.let_go(self._chosen_url(owned.name) if not self._stopping else None)
         except StoreError as error:
             log.info("%s is not given up in order: %s", owned.name, error)
+        else:
+            if limit.cancelled_caught:
+                log.info("%s is not given up in order: the store does not answer", owned.name)

@@ -28,13 +28,19 @@ def needed_from(marks: Iterable[int], end: int) -> int:
     return min((mark + 1 for mark in marks), default=end)
 
 
+def waiting_bytes(*, first: int, end: int, needed: int, size: int) -> int:
+    """How much of a log waits to be consumed, taking all entries for equally large."""
+    return 0 if end <= first else round(size * (end - max(needed, first)) / (end - first))
+
+
 def trim_below(*, first: int, end: int, needed: int, young: int, size: int, quota: Quota) -> int:
     """Up to where the beginning of a log can go, given the first entry that is young enough to be kept anyhow.
 
-    Over an evicting quota as much goes as brings it below, taking all entries for equally large.
+    Over an evicting quota as much of the backlog goes as brings it below.
     """
     below = min(needed, young)
-    if quota.policy is OverQuota.EVICT and quota.is_exceeded(size):
-        share = (size - quota.bytes) / size
-        below = max(below, first + round((end - first) * share))
+    backlog = waiting_bytes(first=first, end=end, needed=needed, size=size)
+    if quota.policy is OverQuota.EVICT and quota.is_exceeded(backlog):
+        begin = max(needed, first)
+        below = max(below, begin + round((end - begin) * (backlog - quota.bytes) / backlog))
     return min(max(below, first), end)

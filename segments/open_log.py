@@ -27,7 +27,7 @@ from segments.cursors import Cursor
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
 from segments.errors import NotHere, TooMany
-from segments.keeping import needed_from, trim_below
+from segments.keeping import needed_from, trim_below, waiting_bytes
 from segments.producers import Producer
 from segments.rates import Meter
 from segments.sending import Sending
@@ -55,7 +55,10 @@ class OpenLog:
         self.subscriptions: dict[str, LogSubscription] = {}
         self._readers: set[LogSubscription] = set()  # not durable, gone with their consumer
         self._tail = Tail(opened.state.next, around.tails, around.limits.tail_bytes)
-        self.sending = Sending(opened, around, stored=self._stored, sealed=self.note_sealed, lost=self.lose)
+        self.sending = Sending(
+            opened, around, stored=self._stored, sealed=self.note_sealed, lost=self.lose, backlog=self._waiting_bytes
+        )
+        self._is_awaited = False  # a subscription that was never here will come, and needs all of it
         self._keeper = CursorKeeper(
             around.logs,
             lambda: self.sending.settled_claim,
@@ -68,7 +71,11 @@ class OpenLog:
         self._told: Traffic | None = NOTHING  # to the store; None if nobody can tell
         for name, stored in opened.cursors.items():
             # Of which type its consumers are, the first of them says.
-            self.subscriptions[name] = self._subscription(name, Kind.EXCLUSIVE, Cursor.decode(stored), durable=True)
+            cursor = Cursor.decode(stored)
+            if cursor.top >= self.next:
+                # The store went back, and the log with it: what comes at these places is not what was acknowledged.
+                cursor = Cursor(min(cursor.mark, self.next - 1))
+            self.subscriptions[name] = self._subscription(name, Kind.EXCLUSIVE, cursor, durable=True)
 
     @property
     def name(self) -> str:
@@ -237,10 +244,8 @@ class OpenLog:
         """
         await self.sending.forget_long_gone()
         quota = self._around.limits.quota
-        marks = [s.cursor.mark for s in self.subscriptions.values()]
-        if any(name not in self.subscriptions for name in expected):
-            marks.append(self.first - 1)
-        needed = needed_from(marks, self.next)
+        self._is_awaited = any(name not in self.subscriptions for name in expected)
+        needed = self._needed()
         if needed <= self.first and not quota.is_exceeded(self.size):
             return
         young = self.first
@@ -250,14 +255,22 @@ class OpenLog:
             trim_below(first=self.first, end=self.next, needed=needed, young=young, size=self.size, quota=quota)
         )
 
+    def _needed(self) -> int:
+        """The first entry that somebody has not consumed."""
+        marks = [subscription.cursor.mark for subscription in self.subscriptions.values()]
+        return self.first if self._is_awaited else needed_from(marks, self.next)
+
+    def _waiting_bytes(self) -> int:
+        return waiting_bytes(first=self.first, end=self.next, needed=self._needed(), size=self.size)
+
     async def trim(self, below: int) -> None:
         """Remove the beginning of the log."""
         below = min(below, self.next)
         if below <= self.first:
             return
-        share = (below - self.first) / max(1, self.next - self.first)
-        self.sending.shrink(round(self.size * share))
-        await self._around.logs.trim(self.claim, below, self.size)
+        gone = round(self.size * (below - self.first) / (self.next - self.first))
+        await self._around.logs.trim(self.claim, below, self.size - gone)
+        self.sending.shrink(gone)
         self.first = below
         for subscription in self._all_subscriptions():
             subscription.trim()
@@ -328,7 +341,8 @@ class OpenLog:
     # What follows.
 
     def _stored(self, entries: Sequence[StoredEntry]) -> None:
-        self._tail.add(entries)
+        if self.is_open:  # else the tail is given up, and would never give back what it takes now
+            self._tail.add(entries)
         messages = size = 0
         for entry in entries:
             messages += entry.messages

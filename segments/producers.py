@@ -155,6 +155,9 @@ class Producers:
     def __len__(self) -> int:
         return len(self._by_name)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
     @property
     def all(self) -> list[Producer]:
         return [*self._by_name.values(), *self._waiting]

@@ -8,11 +8,12 @@ from typing import Final
 
 import trio
 
-from metadata.errors import StoreError
+from metadata.errors import LogFenced, LogMissing, StoreError
 from metadata.log_entries import StoredEntry
 from metadata.log_places import LogPlace
 from metadata.log_states import Claim, Opened
 from protocol import data_replies
+from protocol.backoff import Backoff
 from protocol.framing import encode
 from protocol.wire import pulsar_api_pb2 as api
 from segments.appending import Appender, Chunk, Outcome, Sent
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 _OVER_QUOTA: Final = "Consumers are too far behind, and the backlog quota is used up: let them catch up first."
 # Some clients look for the word in brackets.
 _SEALED: Final = "The segment is sealed (TopicTerminated): send to the segments that took its place."
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
 # How long it is remembered what a producer has stored that does not come back: as long as Pulsar's brokers do.
 _MEMORY: Final = 6 * 3600.0
 
@@ -41,12 +44,17 @@ class Sending:
         stored: Callable[[Sequence[StoredEntry]], None],
         sealed: Callable[[], None],
         lost: Callable[[StoreError], None],
+        backlog: Callable[[], int],
     ) -> None:
-        """`stored` gets what was appended; `sealed` and `lost` are called when an append finds the log to be so."""
+        """`stored` gets what was appended; `sealed` and `lost` are called when an append finds the log to be so.
+
+        `backlog` says how many bytes wait to be consumed.
+        """
         self.place: LogPlace = opened.claim.place
         self.producers = Producers(opened.state.topic_epoch, self.close)
         self._around = around
         self._note_sealed = sealed
+        self._backlog = backlog
         self._sequences = Sequences(opened.producers)
         self._receipts = Receipts(opened.claim.ledger)
         self._refused_as_sealed: list[Sent] = []
@@ -94,26 +102,51 @@ class Sending:
         """Let a producer in; False if it has to wait until it has the log alone."""
         if self._is_over_quota:
             raise QuotaExceeded(_OVER_QUOTA)
-        if len(self.producers) >= self._around.limits.producers:
-            raise TooMany(f"{self.place.name} has {len(self.producers)} producers, which is the limit: close some.")
+        if len(self.producers.all) >= self._around.limits.producers:
+            raise TooMany(f"{self.place.name} has {len(self.producers.all)} producers, which is the limit: close some.")
         before = self.producers.topic_epoch
         ready = self.producers.join(producer, client_epoch)
         self._away.pop(producer.name, None)
         if ready and self.producers.topic_epoch != before and self.producers.topic_epoch is not None:
-            await self._around.logs.set_topic_epoch(self.claim, self.producers.topic_epoch)
+            try:
+                await self._around.logs.set_topic_epoch(self.claim, self.producers.topic_epoch)
+            except BaseException:
+                self.drop(producer)  # nobody else knows of it
+                raise
         return ready
 
     async def leave(self, producer: Producer, *, for_good: bool = False) -> None:
         """A producer is gone; `for_good` if its client has closed it, which then sends nothing again."""
-        following = self.producers.leave(producer)
-        if self._sequences.last(producer.name) >= 0:
-            self._away[producer.name] = trio.current_time()
-        if following is not None:
-            if following.topic_epoch is not None:
-                await self._around.logs.set_topic_epoch(self.claim, following.topic_epoch)
-            following.begin()
+        self.drop(producer)
         if for_good and not producer.is_named and not producer.pending and producer.name in self._away:
             await self._forget([producer.name])
+
+    def drop(self, producer: Producer) -> None:
+        """A producer is gone; one that waited for that may send."""
+        following = self.producers.leave(producer)
+        if producer.name not in self.producers and self._sequences.last(producer.name) >= 0:
+            self._away[producer.name] = trio.current_time()
+        if following is not None:
+            self._around.nursery.start_soon(self._promote, following)
+
+    async def _promote(self, following: Producer) -> None:
+        """Note that a producer has the log alone now, and tell it so."""
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        try:
+            while following.topic_epoch is not None and not following.broken:
+                claim = self.claim
+                try:
+                    await self._around.logs.set_topic_epoch(claim, following.topic_epoch)
+                    break
+                except StoreError as error:
+                    if isinstance(error, LogFenced | LogMissing) and claim == self.settled_claim:
+                        return  # the log is not ours any more, and the producer hears of that
+                    log.info("a producer of %s waits for the store: %s", self.place.name, error)
+                await trio.sleep(backoff.next())
+            following.begin()
+        except Exception:
+            log.exception("a producer of %s could not be told that it may send", self.place.name)
+            self.close(following)
 
     async def forget_long_gone(self) -> None:
         """Forget what was sent by those who have not been here for hours."""
@@ -170,7 +203,8 @@ class Sending:
     @property
     def _is_over_quota(self) -> bool:
         quota = self._around.limits.quota
-        return quota.policy is OverQuota.REFUSE and quota.is_exceeded(self.size)
+        # A backlog is never larger than the log, whose size costs nothing to know.
+        return quota.policy is OverQuota.REFUSE and quota.is_exceeded(self.size) and quota.is_exceeded(self._backlog())
 
     @property
     def is_congested(self) -> bool:
@@ -230,7 +264,11 @@ class Sending:
         self._refused_as_sealed += refused
 
     async def _tell_sealed(self) -> None:
-        error = await self.terminated()
+        error = Terminated(_SEALED)
+        try:
+            error = await self.terminated()
+        except Exception:
+            log.exception("the layout of %s could not be told", self.place.name)
         refused, self._refused_as_sealed = self._refused_as_sealed, []
         for sent in refused:
             self._refuse(sent, error.server_error, str(error))
@@ -238,6 +276,12 @@ class Sending:
     def _refuse(self, sent: Sent, code: int, why: str) -> None:
         sent.producer.pending -= 1
         self._turn_away(sent.producer, sent.sequence, code, why)
+
+    def refuse_damaged(self, producer: Producer, sequence: int, code: int, why: str) -> None:
+        """A message cannot be what was sent, or may not be: the client comes back, and sends again from there on."""
+        if not producer.broken:
+            self._turn_away(producer, sequence, code, why)
+            self.close(producer)
 
     def _turn_away(self, producer: Producer, sequence: int, code: int, why: str) -> None:
         """What follows a refused message must not overtake it, so nothing more is taken until the client comes back."""

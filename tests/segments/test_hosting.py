@@ -267,3 +267,16 @@ async def test_of_very_many_clients_some_are_named_and_all_are_counted(valkey: V
         assert (traffic.producer_count, len(traffic.producers)) == (MOST_CLIENTS + 5, MOST_CLIENTS)
         found = [traffic.subscriptions[name] for name in ("s", "t")]
         assert [(it.consumer_count, len(it.consumers)) for it in found] == [(60, 60), (60, MOST_CLIENTS - 60)]
+
+
+async def test_log_whose_end_the_store_has_lost_is_opened_anew(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        owned = await b.hosting.open(PLACE.name)
+        producer, peer = await joined(owned)
+        for number in range(3):
+            owned.sending.send(producer, number, 0, 1, b"message")
+        await eventually(lambda: peer.receipts == [0, 1, 2], LIMIT)
+        await b.bench.store.commands.gather([(PLACE.slot, ("HSET", PLACE.key, "next", "1"))])
+        b.hosting.changed(PLACE.bucket, PLACE.path)
+        await eventually(lambda: not owned.is_open, LIMIT)
+        assert (await b.hosting.open(PLACE.name)).next == 1

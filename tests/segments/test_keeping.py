@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from segments.keeping import OverQuota, Quota, needed_from, trim_below
+from segments.keeping import OverQuota, Quota, needed_from, trim_below, waiting_bytes
 
 ANY = Quota()
 
@@ -30,6 +30,14 @@ def test_only_what_is_old_and_consumed_goes(needed: int, young: int, below: int)
 def test_evicting_quota_takes_the_oldest_although_it_is_needed() -> None:
     quota = Quota(600, OverQuota.EVICT)
     assert trim_below(first=0, end=100, needed=0, young=0, size=1_000, quota=quota) == 40
+
+
+def test_what_is_consumed_counts_towards_no_quota() -> None:
+    quota = Quota(600, OverQuota.EVICT)
+    assert waiting_bytes(first=0, end=100, needed=60, size=1_000) == 400
+    assert trim_below(first=0, end=100, needed=60, young=10, size=1_000, quota=quota) == 10
+    assert trim_below(first=0, end=100, needed=20, young=10, size=1_000, quota=quota) == 40
+    assert waiting_bytes(first=100, end=100, needed=100, size=0) == 0
 
 
 def test_refusing_quota_takes_nothing() -> None:

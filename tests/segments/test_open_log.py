@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import trio
@@ -12,7 +13,7 @@ import trio.testing
 
 from controller.transitions import TopicLimits, Transitions
 from metadata import scripts
-from metadata.errors import LogFenced, StoreError
+from metadata.errors import LogFenced, StoreError, StoreUnavailable
 from metadata.log_states import Opened
 from metadata.store import open_store
 from protocol.wire import pulsar_api_pb2 as api
@@ -22,8 +23,9 @@ from segments.consumers import Consumer
 from segments.cursor_keeper import CursorKeeper
 from segments.dispatch.errors import ConsumerBusy
 from segments.dispatch.receivers import Kind
-from segments.errors import NotHere
+from segments.errors import NotHere, QuotaExceeded
 from segments.frames import MessageFrames
+from segments.keeping import OverQuota, Quota
 from segments.open_log import OpenLog
 from segments.producers import Mode, Producer
 from segments.subscription import LogSubscription
@@ -68,13 +70,13 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(url: str, session: str = A) -> AsyncIterator[Desk]:
+async def desk(url: str, session: str = A, limits: LogLimits | None = None) -> AsyncIterator[Desk]:
     async def told(_: object) -> None:
         await trio.lowlevel.checkpoint()
 
     async with log_bench(url) as bench, trio.open_nursery() as nursery:
         opened: Opened = await bench.open(session)
-        around = Around(bench.logs, nursery, LogLimits(), DataCounters(), Budget(1_000_000), told)
+        around = Around(bench.logs, nursery, limits or LogLimits(), DataCounters(), Budget(1_000_000), told)
         yield Desk(bench, OpenLog(opened, around, lambda _: None))
         nursery.cancel_scope.cancel()
 
@@ -232,3 +234,119 @@ async def test_producers_of_all_logs_share_a_bound_of_what_waits() -> None:
         assert gone_on == []
         queue.remove(1)
     assert gone_on == [5]
+
+
+async def test_quota_is_about_what_nobody_has_consumed(valkey: ValkeyProcess) -> None:
+    limits = LogLimits(quota=Quota(100, OverQuota.REFUSE))
+    async with desk(valkey.url, limits=limits) as d:
+        producer, sender = await d.producer("p")
+        for number in range(30):
+            d.send(producer, number)
+        await eventually(lambda: len(sender.receipts) == 30)
+        assert d.log.size > 100
+        assert sender.errors == [], "nobody waits for these"
+        consumer, subscription, _ = await d.consumer("c")
+        d.send(producer, 30)
+        assert sender.errors == [(30, api.ProducerBlockedQuotaExceededError)]
+        late = Producer(sender, 2, "late", Mode.SHARED, 0, is_named=True, begin=lambda: None)
+        with pytest.raises(QuotaExceeded):
+            await d.log.join(late, None)
+        subscription.ack_cumulative(consumer, 29, (), None)
+        assert await d.log.join(late, None)
+
+
+async def test_evicting_quota_takes_what_is_oldest_of_the_backlog(valkey: ValkeyProcess) -> None:
+    limits = LogLimits(quota=Quota(70, OverQuota.EVICT))
+    async with desk(valkey.url, limits=limits) as d:
+        _, subscription, _ = await d.consumer("c", permits=0)
+        producer, sender = await d.producer("p")
+        for number in range(30):
+            d.send(producer, number)
+        await eventually(lambda: len(sender.receipts) == 30)
+        await d.log.keep(-1)
+        assert (d.log.first, subscription.backlog) == (20, 10)
+
+
+async def test_what_is_trimmed_during_an_append_stays_subtracted(
+    valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(valkey.url) as d:
+        producer, sender = await d.producer("p")
+        d.send(producer, 0)
+        await eventually(lambda: sender.receipts == [0])
+        append = d.bench.logs.append
+
+        async def with_trim(*given: Any, **named: Any) -> None:
+            await append(*given, **named)
+            await d.log.trim(1)
+
+        monkeypatch.setattr(d.bench.logs, "append", with_trim)
+        d.send(producer, 1)
+        await eventually(lambda: sender.receipts == [0, 1])
+        assert (d.log.first, d.log.size) == (1, len(b"message"))
+
+
+async def test_exclusive_producer_that_could_not_be_noted_is_in_nobodys_way(
+    valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(valkey.url) as d:
+        note = d.bench.logs.set_topic_epoch
+
+        async def fail(*_: Any) -> None:
+            monkeypatch.setattr(d.bench.logs, "set_topic_epoch", note)
+            raise StoreUnavailable("The store does not answer now.")
+
+        monkeypatch.setattr(d.bench.logs, "set_topic_epoch", fail)
+        first = Producer(ListeningPeer(), 1, "first", Mode.EXCLUSIVE, 0, is_named=False, begin=lambda: None)
+        with pytest.raises(StoreUnavailable):
+            await d.log.join(first, None)
+        second = Producer(ListeningPeer(), 1, "second", Mode.EXCLUSIVE, 0, is_named=False, begin=lambda: None)
+        assert await d.log.join(second, None)
+
+
+async def test_producer_that_waited_may_send_although_the_store_was_away(
+    valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(valkey.url) as d:
+        begun: list[str] = []
+        alone = Producer(ListeningPeer(), 1, "alone", Mode.EXCLUSIVE, 0, is_named=True, begin=lambda: None)
+        waiting = Producer(ListeningPeer(), 1, "w", Mode.WAIT, 0, is_named=True, begin=lambda: begun.append("w"))
+        assert await d.log.join(alone, None)
+        assert not await d.log.join(waiting, None)
+        note, failures = d.bench.logs.set_topic_epoch, [1, 2]
+
+        async def falter(*given: Any) -> None:
+            if failures:
+                failures.pop()
+                raise StoreUnavailable("The store does not answer now.")
+            await note(*given)
+
+        monkeypatch.setattr(d.bench.logs, "set_topic_epoch", falter)
+        await d.log.sending.leave(alone)
+        await eventually(lambda: begun == ["w"], LIMIT)
+        assert not failures
+
+
+async def test_cursor_beyond_the_end_of_a_log_that_went_back_hides_nothing(valkey: ValkeyProcess) -> None:
+    async with desk(valkey.url) as d:
+        consumer, subscription, _ = await d.consumer("c")
+        producer, sender = await d.producer("p")
+        for number in range(10):
+            d.send(producer, number)
+        await eventually(lambda: len(sender.receipts) == 10)
+        subscription.ack_cumulative(consumer, 9, (), None)
+        await d.log.saved(subscription)
+        place = d.log.place
+        await d.bench.store.commands.gather([(place.slot, ("HSET", place.key, "next", "4"))])
+        opened = await d.bench.open(B)
+        again = OpenLog(opened, d.log._around, lambda _: None)
+        assert again.next == 4
+        assert again.subscriptions["s"].cursor.mark == 3
+
+
+async def test_tail_of_a_log_that_was_given_up_takes_nothing(valkey: ValkeyProcess) -> None:
+    async with desk(valkey.url) as d:
+        producer, _ = await d.producer("p")
+        d.send(producer, 0)
+        await d.log.let_go()
+        assert d.log._around.tails.used == 0

@@ -109,13 +109,30 @@ async def test_last_sequence_number_survives_a_restart(valkey: ValkeyProcess) ->
         assert await receipts(client, 2) == [(41, 0), (42, 1)]
 
 
-async def test_damaged_message_is_refused_and_the_next_one_is_taken(node: Node) -> None:
+async def test_damaged_message_is_refused_and_sent_again_with_all_behind_it(node: Node) -> None:
     client = await connected(node)
     await producer(client)
     await client.send(message(0, damaged=True) + message(1))
-    reply = await client.receive()
-    assert reply.send_error.error == api.ChecksumError
-    assert await receipts(client, 1) == [(1, 0)]
+    assert (await client.receive()).send_error.error == api.ChecksumError
+    assert (await client.receive()).close_producer.producer_id == PRODUCER_ID
+    assert (await producer(client, epoch=1)).last_sequence_id == -1
+    await client.send(message(0) + message(1))
+    assert await receipts(client, 2) == [(0, 0), (1, 1)]
+
+
+@pytest.mark.parametrize(("sequence", "messages"), [(2**63, 1), (2**64 - 1, 1), (0, 2**31 - 1)])
+async def test_numbers_that_cannot_be_are_refused(node: Node, sequence: int, messages: int) -> None:
+    client = await connected(node)
+    await producer(client)
+    command = BaseCommand(type=BaseCommand.SEND)
+    command.send.producer_id = PRODUCER_ID
+    command.send.sequence_id = sequence
+    command.send.num_messages = messages
+    metadata = api.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1).SerializeToString()
+    await client.send(encode_payload(command, metadata, b"x"))
+    assert (await client.receive()).send_error.error == api.NotAllowedError
+    assert (await client.receive()).close_producer.producer_id == PRODUCER_ID
+    assert (await producer(client, epoch=1)).last_sequence_id == -1
 
 
 async def test_layout_comes_before_the_refusal_of_a_sealed_segment(node: Node) -> None:
@@ -214,12 +231,14 @@ async def test_message_that_too_few_replicas_have_is_refused_and_keeps_its_place
         await transitions_of(node).create(TOPIC, 1)
         client = await connected(node)
         await producer(client)
-        await client.send(message(0))
-        assert (await client.receive()).send_error.error == api.PersistenceError
+        # The others wait behind the first, and are not stored.
+        await client.send(b"".join(message(number) for number in range(10)))
+        refused = [(await client.receive(within=20)).send_error for _ in range(10)]
+        assert [(it.sequence_id, it.error) for it in refused] == [(n, api.PersistenceError) for n in range(10)]
         host, port = valkey.address
         with ValkeyProcess(replicaof=f"{host} {port}").start() as replica:
             await eventually(lambda: replica.info("replication")["master_link_status"] == "up", within=20)
             again = await connected(node)
-            assert (await producer(again, epoch=1)).last_sequence_id == 0
-            await again.send(message(0) + message(1))
-            assert await receipts(again, 2) == [(0, 0), (1, 1)]
+            await producer(again, epoch=1)
+            await again.send(b"".join(message(number) for number in range(11)))
+            assert await receipts(again, 11) == [(number, number) for number in range(11)]
