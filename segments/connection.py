@@ -116,7 +116,10 @@ class DataDialogue:
         producers, self._producers = self._producers, {}
         consumers, self._consumers = self._consumers, {}
         for opened in consumers.values():
-            opened.log.unsubscribe(opened.consumer, opened.subscription)
+            try:
+                opened.log.unsubscribe(opened.consumer, opened.subscription)
+            except Exception:
+                log.exception("a consumer of %s is gone, and its subscription could not be told", opened.log.name)
         if producers:
             self._plane.nursery.start_soon(self._leave_all, list(producers.values()))
 
@@ -126,6 +129,8 @@ class DataDialogue:
                 await log_.sending.leave(producer)
             except StoreError as error:
                 log.info("a producer of %s is gone, and the store does not know: %s", log_.name, error)
+            except Exception:
+                log.exception("a producer of %s is gone, and its log could not be told", log_.name)
 
     # Lookup.
 
@@ -438,7 +443,9 @@ class DataDialogue:
 
     def _refuse(self, command: BaseCommand, error: Exception) -> None:
         code = getattr(error, "server_error", api.UnknownError)
-        reply = replies.refusal(command, code, str(error))
+        # Texts quote what clients sent, and JSON can spell what UTF-8 cannot.
+        text = str(error).encode(errors="replace").decode()
+        reply = replies.refusal(command, code, text)
         if reply is not None:
             self._reply(reply)
 

@@ -105,6 +105,9 @@ class CursorKeeper:
                 if not self._hurry.is_set():
                     with trio.move_on_after(_PAUSE):
                         await self._hurry.wait()
+        except Exception:
+            log.exception("the cursors of a log cannot be written")
+            self._lost(StoreError("Its cursors cannot be written, which is a fault of the server: its log has more."))
         finally:
             self._running = False
             self._idle.set()

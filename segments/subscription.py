@@ -123,12 +123,16 @@ class LogSubscription:
             way = self.kind.value if kind is not self.kind else f"{self.kind.value}, {self._sharing.value}"
             raise NotAllowed(f"Subscription {self.name} has consumers of the type {way}: use that, or another name.")
         self._sharing = sharing
+        self._start_over(kind)
+
+    def _start_over(self, kind: Kind) -> None:
+        """Nobody is there, and nothing is handed out."""
         self.dispatcher = Dispatcher(
             kind,
             self.cursor,
             self.cursor.mark + 1,
             max_unacked=self._max_unacked,
-            key_sharing=sharing,
+            key_sharing=self._sharing,
             end=self._log.next,
         )
 
@@ -219,6 +223,13 @@ class LogSubscription:
         """Something is there, or somebody can take more."""
         if self._reading:
             return
+        try:
+            self._hand_out_cached()
+        except Exception:
+            # Who wakes it may be a producer, or another consumer: nothing of this is theirs.
+            self._fail()
+
+    def _hand_out_cached(self) -> None:
         rounds = 0
         while (wanted := self.dispatcher.wanted(self._log.next)) is not None and wanted:
             found = self._log.cached(wanted)
@@ -252,9 +263,23 @@ class LogSubscription:
                     await trio.lowlevel.checkpoint()
                 if not self._hand_out(found, wanted):
                     return
+        except Exception:
+            self._fail()
         finally:
             self._reading = False
             self._await_room()
+
+    def _fail(self) -> None:
+        """After a fault of ours, of which nobody knows how far it went: all begin anew.
+
+        The clients come back at their own pace, so that a fault that stays is met no more often than that.
+        """
+        log.exception("subscription %s failed, and its consumers have to come back", self.name)
+        consumers = self.consumers
+        self._start_over(self.kind)
+        for consumer in consumers:
+            consumer.tell_closed()
+        self.let_go_of_waiting()
 
     def _pass_over_lost(self, wanted: Sequence[int], found: Sequence[StoredEntry]) -> None:
         """What the log has lost, always at its beginning, is as good as acknowledged: else nothing would follow it."""
