@@ -77,6 +77,11 @@ class _Open:
     subscription: LogSubscription
     consumer: Consumer
 
+    @property
+    def is_seated(self) -> bool:
+        """Whether it may act. If it was sent away, the client may not have heard of it yet."""
+        return self.subscription.has(self.consumer)
+
 
 class DataDialogue:
     """The producers and consumers of one connection."""
@@ -269,17 +274,15 @@ class DataDialogue:
         subscription.joined(consumer)
 
     def _flow(self, command: BaseCommand, body: bytes) -> None:
-        opened = self._consumers.get(command.flow.consumer_id)
+        opened = self._seated(command.flow.consumer_id)
         if opened is not None:
             opened.subscription.flow(opened.consumer, command.flow.messagePermits)
 
     def _ack(self, command: BaseCommand, body: bytes) -> None:
         request = command.ack
-        opened = self._consumers.get(request.consumer_id)
+        opened = self._seated(request.consumer_id)
         if opened is None:
-            if request.HasField("request_id"):
-                raise NoSuchConsumer("There is no consumer of that id on this connection: subscribe again.")
-            return
+            raise _no_such_consumer()
         if request.txnid_most_bits or request.txnid_least_bits:
             raise NotAllowed("This server has no transactions yet: acknowledge without one.")
         told: Callable[[], None] | None = None
@@ -302,7 +305,7 @@ class DataDialogue:
 
     def _redeliver(self, command: BaseCommand, body: bytes) -> None:
         request = command.redeliverUnacknowledgedMessages
-        opened = self._consumers.get(request.consumer_id)
+        opened = self._seated(request.consumer_id)
         if opened is not None:
             ids = [m.entryId for m in request.message_ids if m.ledgerId == opened.log.ledger]
             opened.subscription.redeliver(opened.consumer, ids if request.message_ids else None)
@@ -317,7 +320,9 @@ class DataDialogue:
 
     def _unsubscribe(self, command: BaseCommand, body: bytes) -> None:
         request = command.unsubscribe
-        opened = self._opened(request.consumer_id)
+        opened = self._seated(request.consumer_id)
+        if opened is None:
+            raise _no_such_consumer()
         if len(opened.subscription.consumers) > 1 and not request.force:
             raise NotAllowed("The subscription has other consumers: close them first, or use force.")
 
@@ -331,7 +336,9 @@ class DataDialogue:
 
     def _seek(self, command: BaseCommand, body: bytes) -> None:
         request = command.seek
-        opened = self._opened(request.consumer_id)
+        opened = self._seated(request.consumer_id)
+        if opened is None:
+            raise _no_such_consumer()
 
         async def seek() -> None:
             if request.HasField("message_id"):
@@ -399,8 +406,12 @@ class DataDialogue:
     def _opened(self, consumer_id: int) -> _Open:
         opened = self._consumers.get(consumer_id)
         if opened is None:
-            raise NoSuchConsumer("There is no consumer of that id on this connection: subscribe again.")
+            raise _no_such_consumer()
         return opened
+
+    def _seated(self, consumer_id: int) -> _Open | None:
+        opened = self._consumers.get(consumer_id)
+        return opened if opened is not None and opened.is_seated else None
 
     # Tasks.
 
@@ -451,6 +462,10 @@ class DataDialogue:
 
     def _reply(self, command: BaseCommand) -> None:
         self._peer.reply(encode(command))
+
+
+def _no_such_consumer() -> NoSuchConsumer:
+    return NoSuchConsumer("There is no consumer of that id on this connection: subscribe again.")
 
 
 def _sharing(request: api.CommandSubscribe) -> KeySharing:

@@ -151,16 +151,12 @@ class OpenLog:
         subscription = self.subscriptions.pop(name, None)
         if subscription is None:
             return
-        for consumer in subscription.consumers:
-            consumer.tell_closed()
+        subscription.forget()
         await self._write(name, lambda: None, drained=self.sealed)
 
     async def seek(self, subscription: LogSubscription, index: int) -> None:
         """Move a subscription; its consumers come back and begin anew."""
         subscription.seek(min(max(index, self.first), self.next))
-        for consumer in subscription.consumers:
-            subscription.leave(consumer)
-            consumer.tell_closed()
         if subscription.durable:
             await self.saved(subscription)
 

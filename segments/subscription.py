@@ -154,6 +154,24 @@ class LogSubscription:
         self._tell_active()
         self.wake()
 
+    def send_away(self) -> None:
+        """Tell all consumers to come back. What they hold is not theirs any more: nothing they say of it counts."""
+        consumers = self.consumers
+        for consumer in consumers:
+            self.dispatcher.remove(consumer)
+        for consumer in consumers:
+            consumer.tell_closed()
+        self.let_go_of_waiting()
+
+    def forget(self) -> None:
+        """It was deleted: nothing of it is written any more, or it would be there again."""
+        self.durable = False
+        self.send_away()
+
+    def has(self, consumer: Consumer) -> bool:
+        """Whether a consumer is here, and was not sent away."""
+        return self.dispatcher.has(consumer)
+
     def let_go_of_waiting(self) -> None:
         """Those who wait for a place may try again."""
         self.left.set()
@@ -208,11 +226,9 @@ class LogSubscription:
             self.wake()
 
     def seek(self, index: int) -> None:
-        """Go on from there. The caller has the clients come back, because what they hold is not theirs any more."""
+        """Go on from there, when the consumers have come back."""
+        self.send_away()
         self.dispatcher.seek(index)
-        for consumer in self.consumers:
-            consumer.told_end = False
-        self.wake()
 
     def tell_if_drained(self) -> None:
         if self.is_drained:

@@ -57,6 +57,9 @@ class Dispatcher(Generic[R]):
         """In the order in which they joined."""
         return list(self._seats)
 
+    def has(self, receiver: R) -> bool:
+        return receiver in self._seats
+
     @property
     def active(self) -> R | None:
         """Exclusive and Failover: the one that gets messages. Of the others, none in particular."""
