@@ -356,7 +356,9 @@ class DataDialogue:
         log_ = opened.log
         mark = opened.subscription.cursor.mark
         partition = opened.consumer.frames.partition
-        self._reply(data_replies.last_message_id(request.request_id, log_.ledger, log_.next - 1, partition, mark))
+        # Readers ask whether there is more: of what is trimmed, nothing comes.
+        last = log_.next - 1 if log_.first < log_.next else -1
+        self._reply(data_replies.last_message_id(request.request_id, log_.ledger, last, partition, mark))
 
     def _consumer_stats(self, command: BaseCommand, body: bytes) -> None:
         request = command.consumerStats
