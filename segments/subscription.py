@@ -298,9 +298,17 @@ class LogSubscription:
         self.let_go_of_waiting()
 
     def _pass_over_lost(self, wanted: Sequence[int], found: Sequence[StoredEntry]) -> None:
-        """What the log has lost, always at its beginning, is as good as acknowledged: else nothing would follow it."""
+        """What the log has lost is as good as acknowledged: else nothing would follow it."""
         first = found[0].index if found else wanted[-1] + 1
-        if first > wanted[0] and self.dispatcher.trim(first):
+        if first <= wanted[0]:
+            return
+        if found and isinstance(wanted, range) and wanted[0] == self.cursor.mark + 1:
+            # Read in one go from the mark on: nothing is there before the first that was found, however far that is.
+            changed = self.dispatcher.trim(first)
+        else:
+            # Below and between those that were asked for, others may be in the hands of consumers.
+            changed = self.dispatcher.pass_over([index for index in wanted if index < first])
+        if changed:
             log.warning("subscription %s passes over entries before %d, which its log has lost", self.name, first)
             if self.durable:
                 self._log.cursor_changed(self, None)

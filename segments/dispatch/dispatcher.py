@@ -159,6 +159,13 @@ class Dispatcher(Generic[R]):
         self._distribution.settle_below()
         return True
 
+    def pass_over(self, indexes: Sequence[int]) -> bool:
+        """The log does not have these any more: they are settled, and nothing else is; whether the cursor changed."""
+        gone = [index for index in indexes if self.cursor.ack(index)]
+        for index in gone:
+            self._distribution.settle(None, index)
+        return bool(gone)
+
     def unacked(self, receiver: R) -> int:
         """What a receiver has: messages for Shared and Key_Shared, entries for the others."""
         seat = self._seats.get(receiver)
