@@ -248,7 +248,12 @@ class DataDialogue:
             self._peer,
             request.consumer_id,
             request.consumer_name or os.urandom(5).hex(),
-            MessageFrames(request.consumer_id, log_.ledger, -1 if partition is None else partition),
+            MessageFrames(
+                request.consumer_id,
+                log_.ledger,
+                -1 if partition is None else partition,
+                request.consumer_epoch if request.HasField("consumer_epoch") else None,
+            ),
             priority=request.priority_level,
             key_ranges=() if sharing is KeySharing.AUTO_SPLIT else ranges,
             address=self._address,
@@ -307,6 +312,8 @@ class DataDialogue:
         request = command.redeliverUnacknowledgedMessages
         opened = self._seated(request.consumer_id)
         if opened is not None:
+            if request.HasField("consumer_epoch"):
+                opened.consumer.frames.begin_epoch(request.consumer_epoch)
             ids = [m.entryId for m in request.message_ids if m.ledgerId == opened.log.ledger]
             opened.subscription.redeliver(opened.consumer, ids if request.message_ids else None)
 
