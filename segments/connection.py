@@ -27,10 +27,11 @@ from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.appending import Chunk
 from segments.consumers import Consumer
+from segments.cursor_keeper import Told
 from segments.dispatch.errors import ConsumerBusy, DispatchRefusal
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
-from segments.errors import NoLog, NoSuchConsumer, NotAllowed
+from segments.errors import NoLog, NoSuchConsumer, NotAllowed, NotHere
 from segments.frames import MessageFrames
 from segments.hosting import Hosting, place_of
 from segments.open_log import OpenLog
@@ -290,13 +291,7 @@ class DataDialogue:
             raise _no_such_consumer()
         if request.txnid_most_bits or request.txnid_least_bits:
             raise NotAllowed("This server has no transactions yet: acknowledge without one.")
-        told: Callable[[], None] | None = None
-        if request.HasField("request_id"):
-            answer = encode(data_replies.ack_response(request.consumer_id, request.request_id))
-
-            def told() -> None:
-                self._peer.reply(answer)
-
+        told = self._answer_to(command) if request.HasField("request_id") else None
         ledger = opened.log.ledger
         positions = [(m.entryId, tuple(m.ack_set)) for m in request.message_id if m.ledgerId == ledger]
         if request.ack_type == api.CommandAck.Cumulative:
@@ -304,9 +299,21 @@ class DataDialogue:
                 opened.subscription.ack_cumulative(opened.consumer, index, ack_set, told)
                 return
             if told is not None:
-                told()
+                told(True)
         else:
             opened.subscription.ack(opened.consumer, positions, told)
+
+    def _answer_to(self, command: BaseCommand) -> Told:
+        """What answers an acknowledgement when it is stored, or cannot be."""
+        request = command.ack
+
+        def told(is_written: bool) -> None:
+            if is_written:
+                self._reply(data_replies.ack_response(request.consumer_id, request.request_id))
+            else:
+                self._refuse(command, NotHere("The log is not served here any more: subscribe again."))
+
+        return told
 
     def _redeliver(self, command: BaseCommand, body: bytes) -> None:
         request = command.redeliverUnacknowledgedMessages

@@ -22,7 +22,7 @@ from metadata.log_states import Claim, Opened
 from protocol.names import TopicName
 from segments.around import Around
 from segments.consumers import Consumer
-from segments.cursor_keeper import CursorKeeper
+from segments.cursor_keeper import CursorKeeper, Told
 from segments.cursors import Cursor
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
@@ -202,13 +202,13 @@ class OpenLog:
         done = trio.Event()
         self._saving.add(done)
         try:
-            self._keeper.mark(name, encode, told=done.set, drained=drained)
+            self._keeper.mark(name, encode, told=lambda _: done.set(), drained=drained)
             await done.wait()
         finally:
             self._saving.discard(done)
         self._check_open()
 
-    def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
+    def cursor_changed(self, subscription: LogSubscription, told: Told | None) -> None:
         self._keeper.mark(subscription.name, subscription.cursor.encode, told=told, drained=subscription.is_drained)
 
     def delivered(self, now: float, messages: int, size: int) -> None:
@@ -299,6 +299,7 @@ class OpenLog:
             log.info("%s is not ours any more: %s", self.name, error)
             self._around.counters.lost += 1
             self._close_all(None)
+            self._keeper.end()
 
     async def let_go(self, url: str | None = None) -> None:
         """Give the log up in order: what was sent is stored or sent again elsewhere, cursors are written."""

@@ -7,7 +7,7 @@ read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final, Protocol
 
 import trio
@@ -16,6 +16,7 @@ from metadata.errors import LogFenced, LogMissing, StoreError
 from metadata.log_entries import StoredEntry
 from protocol.backoff import Backoff
 from segments.consumers import Consumer
+from segments.cursor_keeper import Told
 from segments.cursors import Cursor
 from segments.dispatch.dispatcher import Dispatcher
 from segments.dispatch.distribution import SLICE_ENTRIES
@@ -55,7 +56,7 @@ class Log(Protocol):
 
     def fetch(self, indexes: Sequence[int]) -> Awaitable[list[StoredEntry]]: ...
 
-    def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
+    def cursor_changed(self, subscription: LogSubscription, told: Told | None) -> None:
         """The cursor of a durable subscription has to be written; `told` is called then."""
 
 
@@ -181,18 +182,14 @@ class LogSubscription:
         self.dispatcher.flow(consumer, permits)
         self.wake()
 
-    def ack(
-        self, consumer: Consumer, positions: Sequence[tuple[int, Sequence[int]]], told: Callable[[], None] | None
-    ) -> None:
+    def ack(self, consumer: Consumer, positions: Sequence[tuple[int, Sequence[int]]], told: Told | None) -> None:
         dispatcher = self.dispatcher
         changed = 0
         for index, ack_set in positions:
             changed += dispatcher.ack(consumer, index, ack_set)
         self._after_ack(changed, told)
 
-    def ack_cumulative(
-        self, consumer: Consumer, index: int, ack_set: Sequence[int], told: Callable[[], None] | None
-    ) -> None:
+    def ack_cumulative(self, consumer: Consumer, index: int, ack_set: Sequence[int], told: Told | None) -> None:
         if self.kind in (Kind.SHARED, Kind.KEY_SHARED):
             raise NotAllowed(f"A {self.kind.value} subscription has no cumulative acknowledgements: send single ones.")
         before = self.backlog
@@ -204,13 +201,13 @@ class LogSubscription:
         self.dispatcher.redeliver(consumer, indexes)
         self.wake()
 
-    def _after_ack(self, changed: int, told: Callable[[], None] | None) -> None:
+    def _after_ack(self, changed: int, told: Told | None) -> None:
         if changed:
             self._count_back(trio.current_time(), 0, changed)
         if self.durable and (changed or told is not None):
             self._log.cursor_changed(self, told)
         elif told is not None:
-            told()
+            told(True)
         if changed:
             self.tell_if_drained()
             # Somebody may have been at the limit of what it may have unacknowledged.

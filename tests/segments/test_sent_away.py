@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.node import Node
+from metadata.errors import LogFenced
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.open_log import OpenLog
@@ -81,6 +82,18 @@ async def test_acknowledgement_on_its_way_does_not_undo_a_deletion(node: Node, v
     await owned.trim(3)
     await owned._keeper.flushed()
     assert cursors(owned, valkey) == set()
+
+
+async def test_acknowledgement_at_a_lost_log_is_answered(node: Node) -> None:
+    consumer = WireConsumer(await connected(node))
+    await consumer.subscribe(permits=1)
+    [got] = await consumer.messages(1)
+    [owned] = node.data.hosting.logs
+    owned.lose(LogFenced("another node has it"))
+    assert (await consumer.client.receive()).type == BaseCommand.CLOSE_CONSUMER
+    answer = await consumer.ack(got, request_id=7)
+    assert answer is not None
+    assert (answer.request_id, answer.error) == (7, api.ServiceNotReady)
 
 
 async def test_subscription_that_was_deleted_writes_nothing(node: Node, valkey: ValkeyProcess) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import Final
 
@@ -13,6 +13,7 @@ import trio.testing
 from metadata.log_entries import StoredEntry
 from protocol.hashing import bucket_hash
 from segments.consumers import Consumer
+from segments.cursor_keeper import Told
 from segments.cursors import Cursor
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
@@ -59,9 +60,9 @@ class SlowLog:
     def delivered(self, now: float, messages: int, size: int) -> None:
         pass
 
-    def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
+    def cursor_changed(self, subscription: LogSubscription, told: Told | None) -> None:
         if told is not None:
-            told()
+            told(True)
 
 
 def consumer(number: int, key_range: tuple[int, int] | None = None) -> tuple[Consumer, ListeningPeer]:
