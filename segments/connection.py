@@ -275,6 +275,12 @@ class DataDialogue:
                     raise
                 with trio.move_on_at(give_up_at):
                     await log_.somebody_left(request.subscription)
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled:
+            # The client closed it while it was let in, and was told so: nobody would close it again.
+            log_.unsubscribe(consumer, subscription)
+            raise
         self._consumers[request.consumer_id] = _Open(log_, subscription, consumer)
         self._reply(replies.success(request.request_id))
         subscription.joined(consumer)

@@ -68,7 +68,9 @@ class OpenLog:
         self._told: Traffic | None = NOTHING  # to the store; None if nobody can tell
         for name, stored in opened.cursors.items():
             # Of which type its consumers are, the first of them says.
-            self.subscriptions[name] = self._subscription(name, Kind.EXCLUSIVE, Cursor.decode(stored), durable=True)
+            subscription = self._subscription(name, Kind.EXCLUSIVE, Cursor.decode(stored), durable=True)
+            subscription.is_stored = True
+            self.subscriptions[name] = subscription
 
     @property
     def name(self) -> str:
@@ -128,8 +130,11 @@ class OpenLog:
                     raise TooMany(f"{self.name} has {limits.subscriptions} subscriptions, which is the limit.")
                 subscription = self._subscription(name, kind, Cursor(start() - 1), durable=True)
                 self.subscriptions[name] = subscription
+            if not subscription.is_stored:
+                # Also where another consumer has made it just now: whoever is told that it is there may rely on it.
                 await self.saved(subscription)
-                self._check_open()
+                if self.subscriptions.get(name) is not subscription:
+                    raise NotHere(f"Subscription {name} was deleted meanwhile: subscribe again.")
         else:
             subscription = self._subscription(name, kind, Cursor(start() - 1), durable=False)
         subscription.change_kind(kind, sharing)
@@ -195,6 +200,7 @@ class OpenLog:
     async def saved(self, subscription: LogSubscription) -> None:
         """Write a cursor, and return when it is written."""
         await self._write(subscription.name, subscription.cursor.encode, drained=subscription.is_drained)
+        subscription.is_stored = True
 
     async def _write(self, name: str, encode: Callable[[], bytes | None], *, drained: bool) -> None:
         """Raises NotHere where the log ends before it is known whether it was written."""

@@ -77,6 +77,7 @@ class LogSubscription:
         self.dispatcher: Dispatcher[Consumer] = Dispatcher(
             kind, cursor, max(cursor.mark + 1, log_.first), max_unacked=max_unacked, end=log_.next
         )
+        self.is_stored = False  # whether the next owner would know it
         self.left = trio.Event()  # when the next consumer leaves
         self._log = log_
         self._nursery = nursery
