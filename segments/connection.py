@@ -31,7 +31,7 @@ from segments.cursor_keeper import Told
 from segments.dispatch.errors import ConsumerBusy, DispatchRefusal
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
-from segments.errors import NoLog, NoSuchConsumer, NotAllowed, NotHere
+from segments.errors import NoLog, NoSuchConsumer, NotAllowed, NotHere, TooMany
 from segments.frames import MessageFrames
 from segments.hosting import Hosting, place_of
 from segments.open_log import OpenLog
@@ -55,6 +55,11 @@ _REFUSALS: Final = (ProtocolError, StoreError, DispatchRefusal)
 # How long the subscribe of a segment's next consumer is held while the one before lets go of it: clients give up after
 # 30 s, and some never try again after a refusal.
 _HANDOVER: Final = 25.0
+# Of one connection. Producers and consumers: as many as one log takes. Requests under way: as many lookups as Java's
+# client has at once unless it is told otherwise. Acknowledgements to be answered: seconds of them while a store rests.
+_MOST_CLIENTS: Final = 10_000
+_MOST_REQUESTS: Final = 5_000
+_MOST_ACKS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,8 @@ class DataDialogue:
         self._producers: dict[int, tuple[OpenLog, Producer]] = {}
         self._consumers: dict[int, _Open] = {}
         self._opening: dict[tuple[str, int], trio.CancelScope] = {}
+        self._requests = 0  # under way
+        self._acks = 0  # to be answered when they are stored
         self._congested: Sending | None = None
         self._ended = False
 
@@ -157,6 +164,8 @@ class DataDialogue:
 
     def _producer(self, command: BaseCommand, body: bytes) -> None:
         request = command.producer
+        if request.producer_id not in self._producers:
+            self._check_room()
         self._start(command, lambda: self._open_producer(request), ("producer", request.producer_id))
 
     async def _open_producer(self, request: api.CommandProducer) -> None:
@@ -232,6 +241,8 @@ class DataDialogue:
         request = command.subscribe
         if not request.subscription.strip():
             raise NotAllowed("The subscription has no name: give it one.")
+        if request.consumer_id not in self._consumers:
+            self._check_room()
         self._start(command, lambda: self._open_consumer(request), ("consumer", request.consumer_id))
 
     async def _open_consumer(self, request: api.CommandSubscribe) -> None:
@@ -297,10 +308,14 @@ class DataDialogue:
             raise _no_such_consumer()
         if request.txnid_most_bits or request.txnid_least_bits:
             raise NotAllowed("This server has no transactions yet: acknowledge without one.")
-        told = self._answer_to(command) if request.HasField("request_id") else None
+        is_cumulative = request.ack_type == api.CommandAck.Cumulative
+        if is_cumulative and not opened.subscription.is_ordered:
+            kind = opened.subscription.kind.value
+            raise NotAllowed(f"A {kind} subscription has no cumulative acknowledgements: send single ones.")
+        told = self._answer_to(request) if request.HasField("request_id") else None
         ledger = opened.log.ledger
         positions = [(m.entryId, tuple(m.ack_set)) for m in request.message_id if m.ledgerId == ledger]
-        if request.ack_type == api.CommandAck.Cumulative:
+        if is_cumulative:
             for index, ack_set in positions[:1]:
                 opened.subscription.ack_cumulative(opened.consumer, index, ack_set, told)
                 return
@@ -309,15 +324,20 @@ class DataDialogue:
         else:
             opened.subscription.ack(opened.consumer, positions, told)
 
-    def _answer_to(self, command: BaseCommand) -> Told:
+    def _answer_to(self, request: api.CommandAck) -> Told:
         """What answers an acknowledgement when it is stored, or cannot be."""
-        request = command.ack
+        if self._acks >= _MOST_ACKS:
+            raise TooMany(f"{self._acks} acknowledgements of this connection wait for answers: wait for some of them.")
+        self._acks += 1
+        consumer_id, request_id = request.consumer_id, request.request_id
 
         def told(is_written: bool) -> None:
+            self._acks -= 1
             if is_written:
-                self._reply(data_replies.ack_response(request.consumer_id, request.request_id))
+                self._reply(data_replies.ack_response(consumer_id, request_id))
             else:
-                self._refuse(command, NotHere("The log is not served here any more: subscribe again."))
+                why = "The log is not served here any more: subscribe again."
+                self._reply(data_replies.ack_response(consumer_id, request_id, NotHere.server_error, why))
 
         return told
 
@@ -435,12 +455,24 @@ class DataDialogue:
         opened = self._consumers.get(consumer_id)
         return opened if opened is not None and opened.is_seated else None
 
+    def _check_room(self) -> None:
+        """For another producer or consumer."""
+        if len(self._producers) + len(self._consumers) + len(self._opening) >= _MOST_CLIENTS:
+            raise TooMany(
+                f"This connection has {_MOST_CLIENTS} producers and consumers, which is the limit:"
+                " close some, or use another connection."
+            )
+
     # Tasks.
 
     def _start(
         self, command: BaseCommand, work: Callable[[], Awaitable[None]], key: tuple[str, int] | None = None
     ) -> None:
         """Do what takes time; a refusal goes to the client. Under a key it can be given up."""
+        # What is closed is gone already, and there is no more of it than was open.
+        if self._requests >= _MOST_REQUESTS and command.type != BaseCommand.CLOSE_PRODUCER:
+            raise TooMany(f"{self._requests} requests of this connection are under way: wait for some of them.")
+        self._requests += 1
         scope = trio.CancelScope()
         if key is not None:
             self._give_up(key)
@@ -463,6 +495,7 @@ class DataDialogue:
             log.exception("%s of a client failed", BaseCommand.Type.Name(command.type))
             self._refuse(command, StoreError("The server failed; its log has more. Try again."))
         finally:
+            self._requests -= 1
             if key is not None and self._opening.get(key) is scope:
                 del self._opening[key]
             if self._ended:

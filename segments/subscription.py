@@ -114,6 +114,11 @@ class LogSubscription:
         )
 
     @property
+    def is_ordered(self) -> bool:
+        """Whether consumers may acknowledge all up to a message."""
+        return self.kind in (Kind.EXCLUSIVE, Kind.FAILOVER)
+
+    @property
     def is_drained(self) -> bool:
         return self._log.sealed and self.cursor.mark >= self._log.next - 1
 
@@ -191,8 +196,7 @@ class LogSubscription:
         self._after_ack(changed, told)
 
     def ack_cumulative(self, consumer: Consumer, index: int, ack_set: Sequence[int], told: Told | None) -> None:
-        if self.kind in (Kind.SHARED, Kind.KEY_SHARED):
-            raise NotAllowed(f"A {self.kind.value} subscription has no cumulative acknowledgements: send single ones.")
+        """Where `is_ordered`."""
         before = self.backlog
         changed = self.dispatcher.ack_cumulative(consumer, index, ack_set)
         # A part of a batch counts as one, as it does where single messages are acknowledged.
