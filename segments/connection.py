@@ -27,10 +27,12 @@ from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.appending import Chunk
 from segments.consumers import Consumer
+from segments.cursors import LARGEST_BATCH
+from segments.cursor_keeper import Told
 from segments.dispatch.errors import ConsumerBusy, DispatchRefusal
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
-from segments.errors import NoLog, NoSuchConsumer, NotAllowed
+from segments.errors import NoLog, NoSuchConsumer, NotAllowed, NotHere, TooMany
 from segments.frames import MessageFrames
 from segments.hosting import Hosting, place_of
 from segments.open_log import OpenLog
@@ -51,14 +53,17 @@ _KINDS: Final[Mapping[int, Kind]] = {
 }
 # Sequence numbers have a sign where clients are told the last one.
 _LARGEST_LONG: Final = 2**63 - 1
-# Messages of one batch: a hundred times as many as clients put into one.
-MOST_MESSAGES: Final = 100_000
-_TOO_LARGE: Final = f"Sequence numbers go up to {_LARGEST_LONG}, and a batch has {MOST_MESSAGES} messages at most."
+_TOO_LARGE: Final = f"Sequence numbers go up to {_LARGEST_LONG}, and a batch has {LARGEST_BATCH} messages at most."
 # What refuses a request without being a fault of ours.
 _REFUSALS: Final = (ProtocolError, StoreError, DispatchRefusal)
 # How long the subscribe of a segment's next consumer is held while the one before lets go of it: clients give up after
 # 30 s, and some never try again after a refusal.
 _HANDOVER: Final = 25.0
+# Of one connection. Producers and consumers: as many as one log takes. Requests under way: as many lookups as Java's
+# client has at once unless it is told otherwise. Acknowledgements to be answered: seconds of them while a store rests.
+_MOST_CLIENTS: Final = 10_000
+_MOST_REQUESTS: Final = 5_000
+_MOST_ACKS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,11 @@ class _Open:
     subscription: LogSubscription
     consumer: Consumer
 
+    @property
+    def is_seated(self) -> bool:
+        """Whether it may act. If it was sent away, the client may not have heard of it yet."""
+        return self.subscription.has(self.consumer)
+
 
 class DataDialogue:
     """The producers and consumers of one connection."""
@@ -93,6 +103,8 @@ class DataDialogue:
         self._producers: dict[int, tuple[OpenLog, Producer]] = {}
         self._consumers: dict[int, _Open] = {}
         self._opening: dict[tuple[str, int], trio.CancelScope] = {}
+        self._requests = 0  # under way
+        self._acks = 0  # to be answered when they are stored
         self._congested: Sending | None = None
         self._ended = False
 
@@ -121,7 +133,10 @@ class DataDialogue:
         producers, self._producers = self._producers, {}
         consumers, self._consumers = self._consumers, {}
         for opened in consumers.values():
-            opened.log.unsubscribe(opened.consumer, opened.subscription)
+            try:
+                opened.log.unsubscribe(opened.consumer, opened.subscription)
+            except Exception:
+                log.exception("a consumer of %s is gone, and its subscription could not be told", opened.log.name)
         for log_, producer in producers.values():
             log_.sending.drop(producer)
 
@@ -144,6 +159,8 @@ class DataDialogue:
 
     def _producer(self, command: BaseCommand, body: bytes) -> None:
         request = command.producer
+        if request.producer_id not in self._producers:
+            self._check_room()
         self._start(command, lambda: self._open_producer(request), ("producer", request.producer_id))
 
     async def _open_producer(self, request: api.CommandProducer) -> None:
@@ -201,7 +218,7 @@ class DataDialogue:
             return  # as above
         sending = log_.sending
         sequence, highest, messages = request.sequence_id, request.highest_sequence_id, max(1, request.num_messages)
-        if sequence > _LARGEST_LONG or highest > _LARGEST_LONG or messages > MOST_MESSAGES:
+        if sequence > _LARGEST_LONG or highest > _LARGEST_LONG or messages > LARGEST_BATCH:
             sending.refuse_damaged(producer, sequence & _LARGEST_LONG, api.NotAllowedError, _TOO_LARGE)
             return
         sending.send(producer, sequence, highest, messages, body, chunk)
@@ -226,6 +243,8 @@ class DataDialogue:
         request = command.subscribe
         if not request.subscription.strip():
             raise NotAllowed("The subscription has no name: give it one.")
+        if request.consumer_id not in self._consumers:
+            self._check_room()
         self._start(command, lambda: self._open_consumer(request), ("consumer", request.consumer_id))
 
     async def _open_consumer(self, request: api.CommandSubscribe) -> None:
@@ -243,7 +262,12 @@ class DataDialogue:
             self._peer,
             request.consumer_id,
             request.consumer_name or os.urandom(5).hex(),
-            MessageFrames(request.consumer_id, log_.ledger, -1 if partition is None else partition),
+            MessageFrames(
+                request.consumer_id,
+                log_.ledger,
+                -1 if partition is None else partition,
+                request.consumer_epoch if request.HasField("consumer_epoch") else None,
+            ),
             priority=request.priority_level,
             key_ranges=() if sharing is KeySharing.AUTO_SPLIT else ranges,
             address=self._address,
@@ -264,46 +288,67 @@ class DataDialogue:
                     raise
                 with trio.move_on_at(give_up_at):
                     await log_.somebody_left(request.subscription)
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled:
+            # The client closed it while it was let in, and was told so: nobody would close it again.
+            log_.unsubscribe(consumer, subscription)
+            raise
         self._consumers[request.consumer_id] = _Open(log_, subscription, consumer)
         self._reply(replies.success(request.request_id))
         subscription.joined(consumer)
 
     def _flow(self, command: BaseCommand, body: bytes) -> None:
-        opened = self._consumers.get(command.flow.consumer_id)
+        opened = self._seated(command.flow.consumer_id)
         if opened is not None:
             opened.subscription.flow(opened.consumer, command.flow.messagePermits)
 
     def _ack(self, command: BaseCommand, body: bytes) -> None:
         request = command.ack
-        opened = self._consumers.get(request.consumer_id)
+        opened = self._seated(request.consumer_id)
         if opened is None:
-            if request.HasField("request_id"):
-                raise NoSuchConsumer("There is no consumer of that id on this connection: subscribe again.")
-            return
+            raise _no_such_consumer()
         if request.txnid_most_bits or request.txnid_least_bits:
             raise NotAllowed("This server has no transactions yet: acknowledge without one.")
-        told: Callable[[], None] | None = None
-        if request.HasField("request_id"):
-            answer = encode(data_replies.ack_response(request.consumer_id, request.request_id))
-
-            def told() -> None:
-                self._peer.reply(answer)
-
+        is_cumulative = request.ack_type == api.CommandAck.Cumulative
+        if is_cumulative and not opened.subscription.is_ordered:
+            kind = opened.subscription.kind.value
+            raise NotAllowed(f"A {kind} subscription has no cumulative acknowledgements: send single ones.")
+        told = self._answer_to(request) if request.HasField("request_id") else None
         ledger = opened.log.ledger
         positions = [(m.entryId, tuple(m.ack_set)) for m in request.message_id if m.ledgerId == ledger]
-        if request.ack_type == api.CommandAck.Cumulative:
+        if is_cumulative:
             for index, ack_set in positions[:1]:
                 opened.subscription.ack_cumulative(opened.consumer, index, ack_set, told)
                 return
             if told is not None:
-                told()
+                told(True)
         else:
             opened.subscription.ack(opened.consumer, positions, told)
 
+    def _answer_to(self, request: api.CommandAck) -> Told:
+        """What answers an acknowledgement when it is stored, or cannot be."""
+        if self._acks >= _MOST_ACKS:
+            raise TooMany(f"{self._acks} acknowledgements of this connection wait for answers: wait for some of them.")
+        self._acks += 1
+        consumer_id, request_id = request.consumer_id, request.request_id
+
+        def told(is_written: bool) -> None:
+            self._acks -= 1
+            if is_written:
+                self._reply(data_replies.ack_response(consumer_id, request_id))
+            else:
+                why = "The log is not served here any more: subscribe again."
+                self._reply(data_replies.ack_response(consumer_id, request_id, NotHere.server_error, why))
+
+        return told
+
     def _redeliver(self, command: BaseCommand, body: bytes) -> None:
         request = command.redeliverUnacknowledgedMessages
-        opened = self._consumers.get(request.consumer_id)
+        opened = self._seated(request.consumer_id)
         if opened is not None:
+            if request.HasField("consumer_epoch"):
+                opened.consumer.frames.begin_epoch(request.consumer_epoch)
             ids = [m.entryId for m in request.message_ids if m.ledgerId == opened.log.ledger]
             opened.subscription.redeliver(opened.consumer, ids if request.message_ids else None)
 
@@ -317,7 +362,9 @@ class DataDialogue:
 
     def _unsubscribe(self, command: BaseCommand, body: bytes) -> None:
         request = command.unsubscribe
-        opened = self._opened(request.consumer_id)
+        opened = self._seated(request.consumer_id)
+        if opened is None:
+            raise _no_such_consumer()
         if len(opened.subscription.consumers) > 1 and not request.force:
             raise NotAllowed("The subscription has other consumers: close them first, or use force.")
 
@@ -331,7 +378,9 @@ class DataDialogue:
 
     def _seek(self, command: BaseCommand, body: bytes) -> None:
         request = command.seek
-        opened = self._opened(request.consumer_id)
+        opened = self._seated(request.consumer_id)
+        if opened is None:
+            raise _no_such_consumer()
 
         async def seek() -> None:
             if request.HasField("message_id"):
@@ -349,7 +398,9 @@ class DataDialogue:
         log_ = opened.log
         mark = opened.subscription.cursor.mark
         partition = opened.consumer.frames.partition
-        self._reply(data_replies.last_message_id(request.request_id, log_.ledger, log_.next - 1, partition, mark))
+        # Readers ask whether there is more: of what is trimmed, nothing comes.
+        last = log_.next - 1 if log_.first < log_.next else -1
+        self._reply(data_replies.last_message_id(request.request_id, log_.ledger, last, partition, mark))
 
     def _consumer_stats(self, command: BaseCommand, body: bytes) -> None:
         request = command.consumerStats
@@ -399,8 +450,20 @@ class DataDialogue:
     def _opened(self, consumer_id: int) -> _Open:
         opened = self._consumers.get(consumer_id)
         if opened is None:
-            raise NoSuchConsumer("There is no consumer of that id on this connection: subscribe again.")
+            raise _no_such_consumer()
         return opened
+
+    def _seated(self, consumer_id: int) -> _Open | None:
+        opened = self._consumers.get(consumer_id)
+        return opened if opened is not None and opened.is_seated else None
+
+    def _check_room(self) -> None:
+        """For another producer or consumer."""
+        if len(self._producers) + len(self._consumers) + len(self._opening) >= _MOST_CLIENTS:
+            raise TooMany(
+                f"This connection has {_MOST_CLIENTS} producers and consumers, which is the limit:"
+                " close some, or use another connection."
+            )
 
     # Tasks.
 
@@ -408,6 +471,10 @@ class DataDialogue:
         self, command: BaseCommand, work: Callable[[], Awaitable[None]], key: tuple[str, int] | None = None
     ) -> None:
         """Do what takes time; a refusal goes to the client. Under a key it can be given up."""
+        # What is closed is gone already, and there is no more of it than was open.
+        if self._requests >= _MOST_REQUESTS and command.type != BaseCommand.CLOSE_PRODUCER:
+            raise TooMany(f"{self._requests} requests of this connection are under way: wait for some of them.")
+        self._requests += 1
         scope = trio.CancelScope()
         if key is not None:
             self._give_up(key)
@@ -430,6 +497,7 @@ class DataDialogue:
             log.exception("%s of a client failed", BaseCommand.Type.Name(command.type))
             self._refuse(command, StoreError("The server failed; its log has more. Try again."))
         finally:
+            self._requests -= 1
             if key is not None and self._opening.get(key) is scope:
                 del self._opening[key]
             if self._ended:
@@ -443,12 +511,18 @@ class DataDialogue:
 
     def _refuse(self, command: BaseCommand, error: Exception) -> None:
         code = getattr(error, "server_error", api.UnknownError)
-        reply = replies.refusal(command, code, str(error))
+        # Texts quote what clients sent, and JSON can spell what UTF-8 cannot.
+        text = str(error).encode(errors="replace").decode()
+        reply = replies.refusal(command, code, text)
         if reply is not None:
             self._reply(reply)
 
     def _reply(self, command: BaseCommand) -> None:
         self._peer.reply(encode(command))
+
+
+def _no_such_consumer() -> NoSuchConsumer:
+    return NoSuchConsumer("There is no consumer of that id on this connection: subscribe again.")
 
 
 def _sharing(request: api.CommandSubscribe) -> KeySharing:

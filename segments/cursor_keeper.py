@@ -21,7 +21,7 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 
 Encode = Callable[[], bytes | None]  # None: the cursor goes
-Told = Callable[[], None]
+Told = Callable[[bool], None]  # whether it was written, or will not be any more
 
 
 class CursorKeeper:
@@ -48,8 +48,10 @@ class CursorKeeper:
         self._ended = False
 
     def mark(self, subscription: str, encode: Encode, *, told: Told | None = None, drained: bool = False) -> None:
-        """A cursor has changed; `told` is called when that is written, `drained` lets the topic's leader know."""
+        """A cursor has changed; `told` is called once, `drained` lets the topic's leader know."""
         if self._ended:
+            if told is not None:
+                told(False)
             return
         self._dirty[subscription] = encode
         if told is not None:
@@ -68,13 +70,17 @@ class CursorKeeper:
         await self._idle.wait()
 
     def end(self) -> None:
+        """Write nothing more, because it would be refused."""
         self._ended = True
         self._dirty.clear()
-        self._told.clear()
+        told, self._told = self._told, []
         self._hurry.set()
+        for call in told:
+            call(False)
 
     async def _run(self) -> None:
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        told: list[Told] = []
         try:
             while self._dirty and not self._ended:
                 claim = self._claim()
@@ -90,8 +96,8 @@ class CursorKeeper:
                 except StoreError as error:
                     # A claim that was renewed meanwhile, or just now, refuses what was sent under the one before.
                     if isinstance(error, LogFenced | LogMissing) and claim == self._claim():
-                        if not self._ended:
-                            self._lost(error)
+                        self._told = [*told, *self._told]
+                        self._lose(error)
                         return
                     log.info("the cursors of %s wait for the store: %s", claim.place.name, error)
                     self._dirty = {**dirty, **self._dirty}
@@ -100,11 +106,23 @@ class CursorKeeper:
                     await trio.sleep(backoff.next())
                     continue
                 backoff.reset()
-                for call in told:
-                    call()
+                written, told = told, []
+                for call in written:
+                    call(True)
                 if not self._hurry.is_set():
                     with trio.move_on_after(_PAUSE):
                         await self._hurry.wait()
+        except Exception:
+            log.exception("the cursors of a log cannot be written")
+            self._told = [*told, *self._told]
+            self._lose(StoreError("Its cursors cannot be written, which is a fault of the server: its log has more."))
         finally:
+            if self._ended:
+                self.end()  # once more, for what was under way when it was said
             self._running = False
             self._idle.set()
+
+    def _lose(self, error: StoreError) -> None:
+        if not self._ended:
+            self._lost(error)
+            self.end()

@@ -6,7 +6,9 @@ and a wholly acknowledged chunk is one shared number.
 """
 
 import struct
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 from metadata.errors import RecordDamaged
 
@@ -15,12 +17,14 @@ from metadata.errors import RecordDamaged
 CHUNKS_ENCODED = 1_000
 RUNS_ENCODED = 10_000
 PARTIALS_ENCODED = 1_000
+PARTIAL_WORDS_ENCODED = 10_000
 # A billion entries behind one that is not settled; the next run starts a record of its own.
 _RUN_LENGTH = 1 << 20
-# More in memory than that means a client that finishes no batch; the next ones are kept whole.
-PARTIALS_KEPT = 100_000
-# For batches whose size is not known here: more messages than any client puts into one.
-WORDS_ACCEPTED = 1_024
+# More messages than any client puts into a batch. What claims to be larger is not believed.
+LARGEST_BATCH = 100_000
+# More in memory than that, all together, means a client that finishes no batch; the next ones are kept whole. With what
+# each costs beside its words, these are some MB.
+PARTIAL_WORDS_KEPT = 50_000
 
 _SHIFT = 10
 _CHUNK = 1 << _SHIFT
@@ -33,12 +37,14 @@ _HEAD = struct.Struct("<BqII")
 _RECORD = struct.Struct("<QI")
 _PARTIAL = struct.Struct("<QI")
 _WORD_BITS = 64
+# For batches whose size is not known here.
+WORDS_ACCEPTED = -(-LARGEST_BATCH // _WORD_BITS)
 
 
 class Cursor:
     """Every entry up to `mark` is acknowledged, and some above it."""
 
-    __slots__ = ("_above", "_chunks", "_partials", "_top", "mark")
+    __slots__ = ("_above", "_chunks", "_partial_words", "_partials", "_top", "mark")
 
     def __init__(self, mark: int = -1) -> None:
         self.mark = mark
@@ -47,8 +53,9 @@ class Cursor:
         # How many entries above the mark are acknowledged, and the highest of them: beyond it is nothing to skip.
         self._above = 0
         self._top = mark
-        # Batches of which some messages are done: a bit for each that is not.
+        # Batches of which some messages are done: a bit for each that is not. And the words that all these bits fill.
         self._partials: dict[int, int] = {}
+        self._partial_words = 0
 
     def __repr__(self) -> str:
         return f"Cursor(mark={self.mark}, above={self._above}, partials={len(self._partials)})"
@@ -63,8 +70,8 @@ class Cursor:
         mark = self.mark
         if index <= mark:
             return False
-        if self._partials:
-            self._partials.pop(index, None)
+        if self._partials and (left := self._partials.pop(index, 0)):
+            self._partial_words -= _word_count(left)
         if index == mark + 1:
             self.mark = index
             if self._above:
@@ -90,6 +97,8 @@ class Cursor:
         """
         if index <= self.mark or self.is_acked(index):
             return False
+        if batch_size > LARGEST_BATCH:
+            batch_size = 0
         if not batch_size and len(ack_set) > WORDS_ACCEPTED:
             return False
         left = _from_words(ack_set[: -(-batch_size // _WORD_BITS)] if batch_size else ack_set)
@@ -102,9 +111,13 @@ class Cursor:
             return self.ack(index)
         if left == before:
             return False
-        if before is None and (left.bit_count() == batch_size or len(self._partials) >= PARTIALS_KEPT):
+        words = _word_count(left)
+        if before is not None:
+            words -= _word_count(before)
+        elif left.bit_count() == batch_size or self._partial_words + words > PARTIAL_WORDS_KEPT:
             return False
         self._partials[index] = left
+        self._partial_words += words
         return True
 
     def ack_cumulative(self, index: int, ack_set: Sequence[int] | None = None, batch_size: int = 0) -> bool:
@@ -120,6 +133,7 @@ class Cursor:
             return False
         if self._partials:
             self._partials = {key: left for key, left in self._partials.items() if key > index}
+            self._partial_words = sum([_word_count(left) for left in self._partials.values()])
         if self._above:
             self._above -= self._acked_between(mark + 1, index + 1)
         self.mark = index
@@ -220,6 +234,7 @@ class Cursor:
         self._above = 0
         self._chunks.clear()
         self._partials.clear()
+        self._partial_words = 0
 
     def encode(self) -> bytes:
         """The cursor as bytes, bounded: of very many islands the lowest are kept."""
@@ -242,9 +257,14 @@ class Cursor:
                 records.append(_RECORD.pack(number, 0) + chunk.to_bytes(_CHUNK_BYTES, "little"))
         if run:
             records.append(_RECORD.pack(run_first, run))
-        partials = sorted(self._partials)[:PARTIALS_ENCODED] if self._partials else []
+        partials = self._partials_encoded() if self._partials else []
         head = _HEAD.pack(_VERSION, self.mark, len(records), len(partials))
         return b"".join([head, *records, *(self._encode_partial(index) for index in partials)])
+
+    def _partials_encoded(self) -> list[int]:
+        lowest = sorted(self._partials)[:PARTIALS_ENCODED]
+        words = accumulate([_word_count(self._partials[index]) for index in lowest])
+        return lowest[: bisect_right(list(words), PARTIAL_WORDS_ENCODED)]
 
     def _encode_partial(self, index: int) -> bytes:
         left = self._partials[index]
@@ -293,6 +313,7 @@ class Cursor:
             if not left or cursor.is_acked(index):
                 raise _Damaged
             cursor._partials[index] = left
+            cursor._partial_words += _word_count(left)
         if position != len(data):
             raise _Damaged
         return cursor
@@ -312,6 +333,10 @@ def _from_words(words: Sequence[int]) -> int:
     return int.from_bytes(b"".join([(word & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little") for word in words]), "little")
 
 
+def _word_count(bits: int) -> int:
+    return -(-bits.bit_length() // _WORD_BITS)
+
+
 def _to_words(bits: int) -> tuple[int, ...]:
-    count = -(-bits.bit_length() // _WORD_BITS)
+    count = _word_count(bits)
     return struct.unpack(f"<{count}q", bits.to_bytes(count * 8, "little"))

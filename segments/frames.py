@@ -40,7 +40,7 @@ def varint(value: int) -> bytes:
 class MessageFrames:
     """Heads of MESSAGE frames for one consumer of one log; the stored bytes follow as they are."""
 
-    __slots__ = ("_consumer", "_epoch", "_ledger", "_partition", "_plain", "partition")
+    __slots__ = ("_consumer", "_epoch", "_ledger", "_newest", "_partition", "_plain", "partition")
 
     def __init__(self, consumer_id: int, ledger: int, partition: int = -1, epoch: int | None = None) -> None:
         self._consumer = b"\x08" + varint(consumer_id)
@@ -48,8 +48,16 @@ class MessageFrames:
         self.partition = partition
         self._partition = b"" if partition < 0 else b"\x18" + varint(partition)
         self._epoch = b"" if epoch is None else b"\x28" + varint(epoch)
+        self._newest = -1 if epoch is None else epoch
         # By the size of an index: what comes before it in the command of a first delivery, what behind, and the size.
         self._plain: dict[int, tuple[bytes, bytes, int]] = {}
+
+    def begin_epoch(self, epoch: int) -> None:
+        """The client wants everything again, and drops what carries an epoch before this one."""
+        if epoch > self._newest:
+            self._newest = epoch
+            self._epoch = b"\x28" + varint(epoch)
+            self._plain.clear()
 
     def head(self, index: int, redeliveries: int, ack_set: Sequence[int], body: int) -> bytes:
         """Everything before a body of so many bytes."""

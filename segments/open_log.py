@@ -22,7 +22,7 @@ from metadata.log_states import Claim, Opened
 from protocol.names import TopicName
 from segments.around import Around
 from segments.consumers import Consumer
-from segments.cursor_keeper import CursorKeeper
+from segments.cursor_keeper import CursorKeeper, Told
 from segments.cursors import Cursor
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
@@ -75,7 +75,9 @@ class OpenLog:
             if cursor.top >= self.next:
                 # The store went back, and the log with it: what comes at these places is not what was acknowledged.
                 cursor = Cursor(min(cursor.mark, self.next - 1))
-            self.subscriptions[name] = self._subscription(name, Kind.EXCLUSIVE, cursor, durable=True)
+            subscription = self._subscription(name, Kind.EXCLUSIVE, cursor, durable=True)
+            subscription.is_stored = True
+            self.subscriptions[name] = subscription
 
     @property
     def name(self) -> str:
@@ -135,8 +137,11 @@ class OpenLog:
                     raise TooMany(f"{self.name} has {limits.subscriptions} subscriptions, which is the limit.")
                 subscription = self._subscription(name, kind, Cursor(start() - 1), durable=True)
                 self.subscriptions[name] = subscription
+            if not subscription.is_stored:
+                # Also where another consumer has made it just now: whoever is told that it is there may rely on it.
                 await self.saved(subscription)
-                self._check_open()
+                if self.subscriptions.get(name) is not subscription:
+                    raise NotHere(f"Subscription {name} was deleted meanwhile: subscribe again.")
         else:
             subscription = self._subscription(name, kind, Cursor(start() - 1), durable=False)
         subscription.change_kind(kind, sharing)
@@ -158,16 +163,12 @@ class OpenLog:
         subscription = self.subscriptions.pop(name, None)
         if subscription is None:
             return
-        for consumer in subscription.consumers:
-            consumer.tell_closed()
+        subscription.forget()
         await self._write(name, lambda: None, drained=self.sealed)
 
     async def seek(self, subscription: LogSubscription, index: int) -> None:
         """Move a subscription; its consumers come back and begin anew."""
         subscription.seek(min(max(index, self.first), self.next))
-        for consumer in subscription.consumers:
-            subscription.leave(consumer)
-            consumer.tell_closed()
         if subscription.durable:
             await self.saved(subscription)
 
@@ -206,6 +207,7 @@ class OpenLog:
     async def saved(self, subscription: LogSubscription) -> None:
         """Write a cursor, and return when it is written."""
         await self._write(subscription.name, subscription.cursor.encode, drained=subscription.is_drained)
+        subscription.is_stored = True
 
     async def _write(self, name: str, encode: Callable[[], bytes | None], *, drained: bool) -> None:
         """Raises NotHere where the log ends before it is known whether it was written."""
@@ -213,13 +215,13 @@ class OpenLog:
         done = trio.Event()
         self._saving.add(done)
         try:
-            self._keeper.mark(name, encode, told=done.set, drained=drained)
+            self._keeper.mark(name, encode, told=lambda _: done.set(), drained=drained)
             await done.wait()
         finally:
             self._saving.discard(done)
         self._check_open()
 
-    def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
+    def cursor_changed(self, subscription: LogSubscription, told: Told | None) -> None:
         self._keeper.mark(subscription.name, subscription.cursor.encode, told=told, drained=subscription.is_drained)
 
     def delivered(self, now: float, messages: int, size: int) -> None:
@@ -316,6 +318,7 @@ class OpenLog:
             log.info("%s is not ours any more: %s", self.name, error)
             self._around.counters.lost += 1
             self._close_all(None)
+            self._keeper.end()
 
     async def let_go(self, url: str | None = None) -> None:
         """Give the log up in order: what was sent is stored or sent again elsewhere, cursors are written."""

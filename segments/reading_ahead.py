@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
 from metadata.errors import StoreError
 from metadata.log_entries import StoredEntry
+
+log = logging.getLogger(__name__)
 
 Fetch = Callable[[Sequence[int]], Awaitable[list[StoredEntry]]]
 
@@ -51,5 +54,7 @@ class ReadingAhead:
             page.entries = await self._fetch(page.indexes)
         except StoreError:
             pass  # who wants the page asks again, and hears of it
+        except Exception:
+            log.exception("reading ahead failed")  # as above
         finally:
             page.here.set()

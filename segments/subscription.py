@@ -7,7 +7,7 @@ read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final, Protocol
 
 import trio
@@ -16,6 +16,7 @@ from metadata.errors import LogFenced, LogMissing, StoreError
 from metadata.log_entries import StoredEntry
 from protocol.backoff import Backoff
 from segments.consumers import Consumer
+from segments.cursor_keeper import Told
 from segments.cursors import Cursor
 from segments.dispatch.dispatcher import Dispatcher
 from segments.dispatch.distribution import SLICE_ENTRIES
@@ -55,7 +56,7 @@ class Log(Protocol):
 
     def fetch(self, indexes: Sequence[int]) -> Awaitable[list[StoredEntry]]: ...
 
-    def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
+    def cursor_changed(self, subscription: LogSubscription, told: Told | None) -> None:
         """The cursor of a durable subscription has to be written; `told` is called then."""
 
 
@@ -76,6 +77,7 @@ class LogSubscription:
         self.dispatcher: Dispatcher[Consumer] = Dispatcher(
             kind, cursor, max(cursor.mark + 1, log_.first), max_unacked=max_unacked, end=log_.next
         )
+        self.is_stored = False  # whether the next owner would know it
         self.left = trio.Event()  # when the next consumer leaves
         self._log = log_
         self._nursery = nursery
@@ -112,6 +114,11 @@ class LogSubscription:
         )
 
     @property
+    def is_ordered(self) -> bool:
+        """Whether consumers may acknowledge all up to a message."""
+        return self.kind in (Kind.EXCLUSIVE, Kind.FAILOVER)
+
+    @property
     def is_drained(self) -> bool:
         return self._log.sealed and self.cursor.mark >= self._log.next - 1
 
@@ -123,12 +130,16 @@ class LogSubscription:
             way = self.kind.value if kind is not self.kind else f"{self.kind.value}, {self._sharing.value}"
             raise NotAllowed(f"Subscription {self.name} has consumers of the type {way}: use that, or another name.")
         self._sharing = sharing
+        self._start_over(kind)
+
+    def _start_over(self, kind: Kind) -> None:
+        """Nobody is there, and nothing is handed out."""
         self.dispatcher = Dispatcher(
             kind,
             self.cursor,
             self.cursor.mark + 1,
             max_unacked=self._max_unacked,
-            key_sharing=sharing,
+            key_sharing=self._sharing,
             end=self._log.next,
         )
 
@@ -150,6 +161,24 @@ class LogSubscription:
         self._tell_active()
         self.wake()
 
+    def send_away(self) -> None:
+        """Tell all consumers to come back. What they hold is not theirs any more: nothing they say of it counts."""
+        consumers = self.consumers
+        for consumer in consumers:
+            self.dispatcher.remove(consumer)
+        for consumer in consumers:
+            consumer.tell_closed()
+        self.let_go_of_waiting()
+
+    def forget(self) -> None:
+        """It was deleted: nothing of it is written any more, or it would be there again."""
+        self.durable = False
+        self.send_away()
+
+    def has(self, consumer: Consumer) -> bool:
+        """Whether a consumer is here, and was not sent away."""
+        return self.dispatcher.has(consumer)
+
     def let_go_of_waiting(self) -> None:
         """Those who wait for a place may try again."""
         self.left.set()
@@ -159,20 +188,15 @@ class LogSubscription:
         self.dispatcher.flow(consumer, permits)
         self.wake()
 
-    def ack(
-        self, consumer: Consumer, positions: Sequence[tuple[int, Sequence[int]]], told: Callable[[], None] | None
-    ) -> None:
+    def ack(self, consumer: Consumer, positions: Sequence[tuple[int, Sequence[int]]], told: Told | None) -> None:
         dispatcher = self.dispatcher
         changed = 0
         for index, ack_set in positions:
             changed += dispatcher.ack(consumer, index, ack_set)
         self._after_ack(changed, told)
 
-    def ack_cumulative(
-        self, consumer: Consumer, index: int, ack_set: Sequence[int], told: Callable[[], None] | None
-    ) -> None:
-        if self.kind in (Kind.SHARED, Kind.KEY_SHARED):
-            raise NotAllowed(f"A {self.kind.value} subscription has no cumulative acknowledgements: send single ones.")
+    def ack_cumulative(self, consumer: Consumer, index: int, ack_set: Sequence[int], told: Told | None) -> None:
+        """Where `is_ordered`."""
         before = self.backlog
         changed = self.dispatcher.ack_cumulative(consumer, index, ack_set)
         # A part of a batch counts as one, as it does where single messages are acknowledged.
@@ -182,13 +206,13 @@ class LogSubscription:
         self.dispatcher.redeliver(consumer, indexes)
         self.wake()
 
-    def _after_ack(self, changed: int, told: Callable[[], None] | None) -> None:
+    def _after_ack(self, changed: int, told: Told | None) -> None:
         if changed:
             self._count_back(trio.current_time(), 0, changed)
         if self.durable and (changed or told is not None):
             self._log.cursor_changed(self, told)
         elif told is not None:
-            told()
+            told(True)
         if changed:
             self.tell_if_drained()
             # Somebody may have been at the limit of what it may have unacknowledged.
@@ -204,11 +228,9 @@ class LogSubscription:
             self.wake()
 
     def seek(self, index: int) -> None:
-        """Go on from there. The caller has the clients come back, because what they hold is not theirs any more."""
+        """Go on from there, when the consumers have come back."""
+        self.send_away()
         self.dispatcher.seek(index)
-        for consumer in self.consumers:
-            consumer.told_end = False
-        self.wake()
 
     def tell_if_drained(self) -> None:
         if self.is_drained:
@@ -219,6 +241,13 @@ class LogSubscription:
         """Something is there, or somebody can take more."""
         if self._reading:
             return
+        try:
+            self._hand_out_cached()
+        except Exception:
+            # Who wakes it may be a producer, or another consumer: nothing of this is theirs.
+            self._fail()
+
+    def _hand_out_cached(self) -> None:
         rounds = 0
         while (wanted := self.dispatcher.wanted(self._log.next)) is not None and wanted:
             found = self._log.cached(wanted)
@@ -252,14 +281,36 @@ class LogSubscription:
                     await trio.lowlevel.checkpoint()
                 if not self._hand_out(found, wanted):
                     return
+        except Exception:
+            self._fail()
         finally:
             self._reading = False
             self._await_room()
 
+    def _fail(self) -> None:
+        """After a fault of ours, of which nobody knows how far it went: all begin anew.
+
+        The clients come back at their own pace, so that a fault that stays is met no more often than that.
+        """
+        log.exception("subscription %s failed, and its consumers have to come back", self.name)
+        consumers = self.consumers
+        self._start_over(self.kind)
+        for consumer in consumers:
+            consumer.tell_closed()
+        self.let_go_of_waiting()
+
     def _pass_over_lost(self, wanted: Sequence[int], found: Sequence[StoredEntry]) -> None:
-        """What the log has lost, always at its beginning, is as good as acknowledged: else nothing would follow it."""
+        """What the log has lost is as good as acknowledged: else nothing would follow it."""
         first = found[0].index if found else wanted[-1] + 1
-        if first > wanted[0] and self.dispatcher.trim(first):
+        if first <= wanted[0]:
+            return
+        if found and isinstance(wanted, range) and wanted[0] == self.cursor.mark + 1:
+            # Read in one go from the mark on: nothing is there before the first that was found, however far that is.
+            changed = self.dispatcher.trim(first)
+        else:
+            # Below and between those that were asked for, others may be in the hands of consumers.
+            changed = self.dispatcher.pass_over([index for index in wanted if index < first])
+        if changed:
             log.warning("subscription %s passes over entries before %d, which its log has lost", self.name, first)
             if self.durable:
                 self._log.cursor_changed(self, None)

@@ -57,6 +57,9 @@ class Dispatcher(Generic[R]):
         """In the order in which they joined."""
         return list(self._seats)
 
+    def has(self, receiver: R) -> bool:
+        return receiver in self._seats
+
     @property
     def active(self) -> R | None:
         """Exclusive and Failover: the one that gets messages. Of the others, none in particular."""
@@ -155,6 +158,13 @@ class Dispatcher(Generic[R]):
             return False
         self._distribution.settle_below()
         return True
+
+    def pass_over(self, indexes: Sequence[int]) -> bool:
+        """The log does not have these any more: they are settled, and nothing else is; whether the cursor changed."""
+        gone = [index for index in indexes if self.cursor.ack(index)]
+        for index in gone:
+            self._distribution.settle(None, index)
+        return bool(gone)
 
     def unacked(self, receiver: R) -> int:
         """What a receiver has: messages for Shared and Key_Shared, entries for the others."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Generic
 
 from metadata.log_entries import StoredEntry
-from segments.cursors import Cursor
+from segments.cursors import LARGEST_BATCH, Cursor
 from segments.dispatch.receivers import Delivery, R, Seat
 
 # As much as is asked for at once: enough to fill a socket, not so much that a large one holds up the others.
@@ -27,7 +27,8 @@ class Pace:
     def learn(self, entries: Sequence[StoredEntry]) -> None:
         count = len(entries)
         if count:
-            self._messages = (self._messages + max(1.0, sum([entry.messages for entry in entries]) / count)) / 2
+            messages = min(LARGEST_BATCH, sum([entry.messages for entry in entries]) / count)
+            self._messages = (self._messages + max(1.0, messages)) / 2
             self._bytes = (self._bytes + max(1.0, sum([len(entry.body) for entry in entries]) / count)) / 2
 
     def entries(self, messages: int) -> int:
@@ -106,7 +107,7 @@ class Distribution(ABC, Generic[R]):
         """How many messages of an entry are left, and its ack_set. None left: the cursor has just learned it."""
         index, cursor = entry.index, self.cursor
         if not cursor.remaining(index):
-            return max(1, entry.messages), ()
+            return min(max(1, entry.messages), LARGEST_BATCH), ()
         # Bits beyond the batch may have been kept while its size was not known.
         cursor.ack_batch(index, cursor.ack_set_of(index), entry.messages)
         return cursor.remaining(index).bit_count(), cursor.ack_set_of(index)

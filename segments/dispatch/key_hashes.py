@@ -36,11 +36,16 @@ def _key(metadata: api.MessageMetadata) -> bytes:
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
     if not metadata.HasField("partition_key"):
-        return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
-    text = metadata.partition_key.encode()
+        return _bytes_of(metadata.producer_name) + b"-%d" % metadata.sequence_id
+    text = _bytes_of(metadata.partition_key)
     if metadata.partition_key_b64_encoded:
         try:
             return b64decode(text, validate=True)
         except Base64Error:
             pass  # flagged wrongly: the text is as good a key
     return text
+
+
+def _bytes_of(text: str | bytes) -> bytes:
+    """Nobody has looked into what is stored: protocol buffers give a string that is not UTF-8 as its bytes."""
+    return text if isinstance(text, bytes) else text.encode()

@@ -5,7 +5,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metadata.errors import RecordDamaged
-from segments.cursors import CHUNKS_ENCODED, PARTIALS_ENCODED, PARTIALS_KEPT, WORDS_ACCEPTED, Cursor
+from segments.cursors import (
+    CHUNKS_ENCODED,
+    LARGEST_BATCH,
+    PARTIAL_WORDS_ENCODED,
+    PARTIAL_WORDS_KEPT,
+    PARTIALS_ENCODED,
+    WORDS_ACCEPTED,
+    Cursor,
+)
 
 # How long a case takes says something about the machine only.
 untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -164,11 +172,42 @@ def test_mark_that_moves_step_by_step_leaves_no_chunk_behind() -> None:
 
 def test_client_that_finishes_no_batch_is_bounded() -> None:
     cursor = Cursor()
-    for index in range(PARTIALS_KEPT):
+    for index in range(PARTIAL_WORDS_KEPT):
         assert cursor.ack_batch(index, (1,))
-    assert not cursor.ack_batch(PARTIALS_KEPT, (1,))
+    assert not cursor.ack_batch(PARTIAL_WORDS_KEPT, (1,))
     assert not cursor.ack_batch(0, (1,) * (WORDS_ACCEPTED + 1))
     assert cursor.ack_batch(0, ())
+    assert cursor.ack_batch(PARTIAL_WORDS_KEPT, (1,)), "there is room for another"
+
+
+def kept(cursor: Cursor, words: int) -> int:
+    """How many batches of so many words are remembered in part, of those that nobody has begun."""
+    return sum(cursor.ack_batch(index, (-2,) + (-1,) * (words - 1), words * 64) for index in range(1_000, 1_600))
+
+
+@pytest.mark.parametrize("words", [100, WORDS_ACCEPTED - 1])
+def test_room_for_parts_of_batches_is_counted_in_words_and_comes_back(words: int) -> None:
+    cursor, fitting = Cursor(), PARTIAL_WORDS_KEPT // words
+    assert kept(cursor, words) == fitting
+    assert len(cursor.encode()) < PARTIAL_WORDS_ENCODED * 8 + PARTIALS_ENCODED * 20
+    twin = Cursor.decode(cursor.encode())
+    assert kept(twin, words) == fitting - PARTIAL_WORDS_ENCODED // words, "what was stored takes its room"
+    for index in range(1_000, 1_600):
+        cursor.ack(index)
+    cursor.move_to(0)
+    assert kept(cursor, words) == fitting
+    cursor.ack_cumulative(1_600)
+    cursor.move_to(0)
+    assert kept(cursor, words) == fitting
+
+
+def test_size_of_a_batch_that_nobody_could_send_is_not_believed() -> None:
+    """Nor is a number made of as many bits as it has messages."""
+    cursor = Cursor()
+    assert cursor.ack_batch(0, (-2,), 2**31 - 1)
+    assert cursor.remaining(0).bit_length() == 64
+    assert not cursor.ack_batch(1, (-1,) * (WORDS_ACCEPTED + 1), LARGEST_BATCH + 1)
+    assert cursor.ack_batch(1, (), 2**31 - 1)
 
 
 @untimed

@@ -13,9 +13,27 @@ LONGS = st.integers(0, 2**64 - 1)
 WORDS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4)
 
 
-@given(LONGS, LONGS, LONGS, st.integers(-1, 1000), st.just(0) | st.integers(0, 2**32 - 1), WORDS, st.integers(0, 2**20))
+@given(
+    LONGS,
+    LONGS,
+    LONGS,
+    st.integers(-1, 1000),
+    st.just(0) | st.integers(0, 2**32 - 1),
+    WORDS,
+    st.integers(0, 2**20),
+    st.none() | LONGS,
+    st.none() | LONGS,
+)
 def test_message_head_is_what_protobuf_writes(
-    consumer_id: int, ledger: int, index: int, partition: int, redeliveries: int, ack_set: list[int], size: int
+    consumer_id: int,
+    ledger: int,
+    index: int,
+    partition: int,
+    redeliveries: int,
+    ack_set: list[int],
+    size: int,
+    epoch: int | None,
+    later: int | None,
 ) -> None:
     command = BaseCommand(type=BaseCommand.MESSAGE)
     command.message.consumer_id = consumer_id
@@ -26,10 +44,17 @@ def test_message_head_is_what_protobuf_writes(
     if redeliveries:
         command.message.redelivery_count = redeliveries
     command.message.ack_set.extend(ack_set)
-    whole = encode(command)
-    head = MessageFrames(consumer_id, ledger, partition).head(index, redeliveries, ack_set, size)
-    assert head[4:] == whole[4:]
-    assert int.from_bytes(head[:4], "big") == int.from_bytes(whole[:4], "big") + size
+    frames = MessageFrames(consumer_id, ledger, partition, epoch)
+    known = [number for number in (epoch, later) if number is not None]
+    for count in range(1 if later is None else 2):
+        if count and later is not None:
+            frames.begin_epoch(later)
+        if epoch is not None or count:
+            command.message.consumer_epoch = max(known) if count else known[0]
+        whole = encode(command)
+        head = frames.head(index, redeliveries, ack_set, size)
+        assert head[4:] == whole[4:]
+        assert int.from_bytes(head[:4], "big") == int.from_bytes(whole[:4], "big") + size
 
 
 @given(LONGS, LONGS, LONGS, LONGS, LONGS)

@@ -118,6 +118,41 @@ async def test_who_waits_for_a_place_is_woken_when_the_log_goes(valkey: ValkeyPr
             await d.consumer("second")
 
 
+async def test_who_waits_for_an_acknowledgement_is_told_that_the_log_is_lost(valkey: ValkeyProcess) -> None:
+    """Found out by the acknowledgement itself, by one that was on its way then, and known before."""
+    async with desk(valkey.url) as d:
+        consumer, subscription, _ = await d.consumer("c")
+        told: list[bool] = []
+        subscription.ack(consumer, [], told.append)
+        await eventually(lambda: told == [True], LIMIT)
+        await d.bench.open(B)
+        subscription.ack(consumer, [], told.append)
+        await trio.lowlevel.checkpoint()
+        subscription.ack(consumer, [], told.append)
+        await eventually(lambda: told == [True, False, False], LIMIT)
+        assert not d.log.is_open
+        subscription.ack(consumer, [], told.append)
+        assert told == [True, False, False, False]
+
+
+async def test_acknowledgement_that_waits_for_the_store_is_answered_although_the_log_went(
+    valkey: ValkeyProcess,
+) -> None:
+    async with FaultProxy.open(*valkey.address) as proxy, desk(proxy.url) as d:
+        consumer, subscription, _ = await d.consumer("c")
+        proxy.refuse()
+        proxy.cut()
+        told: list[bool] = []
+        subscription.ack(consumer, [], told.append)
+        await trio.sleep(0.2)
+        assert told == []
+        d.log.lose(LogFenced("another node has it"))
+        subscription.ack(consumer, [], told.append)
+        proxy.accept()
+        assert told == [False]
+        await eventually(lambda: len(told) == 2, LIMIT)
+
+
 async def test_subscription_of_a_lost_log_is_not_waited_for(valkey: ValkeyProcess) -> None:
     """Whether its cursor is gone, only the next owner knows."""
     async with desk(valkey.url) as d:
@@ -165,7 +200,7 @@ async def test_cursors_are_written_under_the_claim_that_replaced_the_one_they_we
         lost: list[StoreError] = []
         keeper = CursorKeeper(bench.logs, lambda: next(answers, after), nursery=nursery, lost=lost.append)
         written = trio.Event()
-        keeper.mark("s", lambda: b"cursor", told=written.set)
+        keeper.mark("s", lambda: b"cursor", told=lambda _: written.set())
         with trio.fail_after(LIMIT):
             await written.wait()
         assert not lost

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import Final
 
@@ -13,6 +13,7 @@ import trio.testing
 from metadata.log_entries import StoredEntry
 from protocol.hashing import bucket_hash
 from segments.consumers import Consumer
+from segments.cursor_keeper import Told
 from segments.cursors import Cursor
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
@@ -35,6 +36,7 @@ class SlowLog:
     def __init__(self, keys: Sequence[str] = ("key",) * 20, *, is_cached: bool = False) -> None:
         self.next = len(keys)
         self.lost = 0  # entries at the beginning that nobody knows to be gone
+        self.holes: frozenset[int] = frozenset()  # the same, anywhere
         self.fetching: list[Sequence[int]] = []
         self._keys = keys
         self._is_cached = is_cached
@@ -50,7 +52,7 @@ class SlowLog:
     async def fetch(self, indexes: Sequence[int]) -> list[StoredEntry]:
         self.fetching.append(indexes)
         await self._through.wait()
-        return [self.entry(index) for index in indexes if index >= self.lost]
+        return [self.entry(index) for index in indexes if index >= self.lost and index not in self.holes]
 
     def entry(self, index: int) -> StoredEntry:
         return StoredEntry(index, 0, 1, body_of(index, self._keys[index]))
@@ -58,9 +60,9 @@ class SlowLog:
     def delivered(self, now: float, messages: int, size: int) -> None:
         pass
 
-    def cursor_changed(self, subscription: LogSubscription, told: Callable[[], None] | None) -> None:
+    def cursor_changed(self, subscription: LogSubscription, told: Told | None) -> None:
         if told is not None:
-            told()
+            told(True)
 
 
 def consumer(number: int, key_range: tuple[int, int] | None = None) -> tuple[Consumer, ListeningPeer]:
@@ -140,6 +142,55 @@ async def test_what_the_log_has_lost_is_passed_over_and_nothing_else(
             log.let_through()
         assert peer.messages == [index for index in range(lost, 20) if index != 14]
         assert cursor.mark == lost - 1
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kind", [Kind.SHARED, Kind.KEY_SHARED])
+@pytest.mark.parametrize("lost", [[5], [5, 15]])
+async def test_what_consumers_hold_is_not_settled_with_what_the_log_has_lost_around_it(
+    kind: Kind, lost: list[int], autojump_clock: trio.testing.MockClock
+) -> None:
+    log = SlowLog()
+    cursor = Cursor()
+    async with trio.open_nursery() as nursery:
+        subscription = LogSubscription("s", kind, cursor, log, nursery=nursery, durable=True, max_unacked=1_000)
+        taker, peer = consumer(1)
+        subscription.join(taker)
+        subscription.flow(taker, 20)
+        for _ in range(10):
+            await trio.testing.wait_all_tasks_blocked()
+            log.let_through()
+        assert peer.messages == list(range(20))
+        log.holes = frozenset(lost)
+        subscription.redeliver(taker, [5, 15])
+        subscription.flow(taker, 20)
+        for _ in range(10):
+            await trio.testing.wait_all_tasks_blocked()
+            log.let_through()
+        assert peer.messages[20:] == [index for index in (5, 15) if index not in lost]
+        assert [index for index in range(20) if cursor.is_acked(index)] == lost
+        assert subscription.dispatcher.unacked(taker) == 20 - len(lost)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kind", [Kind.SHARED, Kind.FAILOVER])
+async def test_what_consumers_hold_is_not_settled_with_what_the_log_has_lost_behind_it(
+    kind: Kind, autojump_clock: trio.testing.MockClock
+) -> None:
+    """As a store does that failed over to a replica which had not all."""
+    log = SlowLog()
+    cursor = Cursor()
+    async with trio.open_nursery() as nursery:
+        subscription = LogSubscription("s", kind, cursor, log, nursery=nursery, durable=True, max_unacked=1_000)
+        taker, peer = consumer(1)
+        subscription.join(taker)
+        log.holes = frozenset(range(8, 20))
+        subscription.flow(taker, 100)
+        for _ in range(20):
+            await trio.testing.wait_all_tasks_blocked()
+            log.let_through()
+        assert peer.messages == list(range(8))
+        assert [index for index in range(20) if cursor.is_acked(index)] == list(range(8, 20))
         nursery.cancel_scope.cancel()
 
 

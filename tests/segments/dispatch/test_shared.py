@@ -2,7 +2,7 @@
 
 import pytest
 
-from segments.cursors import Cursor
+from segments.cursors import LARGEST_BATCH, Cursor
 from segments.dispatch import Dispatcher, Kind
 from tests.segments.dispatch.staged import StagedReceiver, dispatcher_of, indexes, log_of
 
@@ -209,3 +209,18 @@ def test_nothing_is_wanted_while_nobody_can_take_it(kind: Kind) -> None:
     assert dispatcher.wanted(5) == range(3)
     receiver.is_ready = False
     assert dispatcher.wanted(5) is None
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_batch_that_claims_more_messages_than_one_can_hold_costs_no_more_than_the_largest(kind: Kind) -> None:
+    """What is stored may be older than the bound at the wire."""
+    receiver = StagedReceiver()
+    dispatcher, log = dispatcher_of(kind, receiver, permits=1), log_of(1, messages=2**31 - 1)
+    assert indexes(log.pump(dispatcher)) == [0]
+    assert dispatcher.permits(receiver) == 1 - LARGEST_BATCH
+    dispatcher.ack(receiver, 0, (-2,))
+    dispatcher.redeliver(receiver, None)
+    dispatcher.flow(receiver, LARGEST_BATCH)
+    [again] = log.pump(dispatcher)
+    assert again.ack_set == (-2,)
+    assert dispatcher.permits(receiver) == 1 - 63

@@ -1,0 +1,94 @@
+"""A consumer that says on the wire what a test wants it to say, and nothing by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.node import Node
+from protocol.framing import encode
+from protocol.wire import pulsar_api_pb2 as api
+from protocol.wire.pulsar_api_pb2 import BaseCommand
+from tests.gateway.served import Client
+from tests.segments.test_sending import SEGMENT, connected, message, producer, receipts
+
+CONSUMER_ID: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class WireConsumer:
+    client: Client
+    subscription: str = "s"
+    kind: api.CommandSubscribe.SubType.ValueType = api.CommandSubscribe.Exclusive
+
+    async def subscribe(self, *, permits: int = 0, epoch: int | None = None) -> BaseCommand:
+        """The answer."""
+        await self.client.send(encode(subscribe(self.subscription, self.kind, epoch=epoch)))
+        answer = await self.client.receive()
+        if permits:
+            await self.flow(permits)
+        return answer
+
+    async def flow(self, permits: int) -> None:
+        command = BaseCommand(type=BaseCommand.FLOW)
+        command.flow.consumer_id = CONSUMER_ID
+        command.flow.messagePermits = permits
+        await self.client.send(encode(command))
+
+    async def messages(self, count: int) -> list[api.CommandMessage]:
+        found = []
+        for _ in range(count):
+            reply = await self.client.receive()
+            assert reply.type == BaseCommand.MESSAGE, reply
+            found.append(reply.message)
+        return found
+
+    async def ack(
+        self, told: api.CommandMessage, *, cumulative: bool = False, request_id: int | None = None
+    ) -> api.CommandAckResponse | None:
+        """The answer, if one is asked for."""
+        command = BaseCommand(type=BaseCommand.ACK)
+        command.ack.consumer_id = CONSUMER_ID
+        command.ack.ack_type = api.CommandAck.Cumulative if cumulative else api.CommandAck.Individual
+        command.ack.message_id.add(ledgerId=told.message_id.ledgerId, entryId=told.message_id.entryId)
+        if request_id is None:
+            await self.client.send(encode(command))
+            return None
+        command.ack.request_id = request_id
+        await self.client.send(encode(command))
+        answer = await self.client.receive()
+        assert answer.type == BaseCommand.ACK_RESPONSE, answer
+        return answer.ackResponse
+
+    async def ask(self, command: BaseCommand) -> BaseCommand:
+        await self.client.send(encode(command))
+        return await self.client.receive()
+
+
+def subscribe(
+    subscription: str = "s",
+    kind: api.CommandSubscribe.SubType.ValueType = api.CommandSubscribe.Exclusive,
+    *,
+    consumer_id: int = CONSUMER_ID,
+    epoch: int | None = None,
+) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.SUBSCRIBE)
+    request = command.subscribe
+    request.topic = SEGMENT
+    request.subscription = subscription
+    request.subType = kind
+    request.consumer_id = consumer_id
+    request.request_id = 1
+    request.initialPosition = api.CommandSubscribe.Earliest
+    if epoch is not None:
+        request.consumer_epoch = epoch
+    return command
+
+
+async def stored(node: Node, count: int) -> None:
+    """Send so many messages to the segment."""
+    client = await connected(node)
+    await producer(client)
+    await client.send(b"".join(message(number) for number in range(count)))
+    await receipts(client, count)
+    client.close()
