@@ -23,7 +23,7 @@ SIZE = 1024
 TOPIC = "dispatch"
 WINDOW = 100
 # Entries that the server asks the store for at a time.
-PAGE = 128
+PAGE = 256
 WARM_UP_ROUNDS = 1
 
 

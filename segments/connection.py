@@ -27,8 +27,8 @@ from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.appending import Chunk
 from segments.consumers import Consumer
-from segments.cursors import LARGEST_BATCH
 from segments.cursor_keeper import Told
+from segments.cursors import LARGEST_BATCH
 from segments.dispatch.errors import ConsumerBusy, DispatchRefusal
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind

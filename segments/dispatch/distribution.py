@@ -9,7 +9,7 @@ from segments.cursors import LARGEST_BATCH, Cursor
 from segments.dispatch.receivers import Delivery, R, Seat
 
 # As much as is asked for at once: enough to fill a socket, not so much that a large one holds up the others.
-SLICE_ENTRIES = 128
+SLICE_ENTRIES = 256
 SLICE_BYTES = 4 * 1024 * 1024
 # Until the first entries have shown how large they are.
 _FIRST_GUESS_BYTES = SLICE_BYTES / 32
