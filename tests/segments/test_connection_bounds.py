@@ -24,7 +24,7 @@ from tests.support.processes import ValkeyProcess
 async def test_connection_that_has_all_it_may_have_opens_more_when_it_has_closed_some(
     valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segments.connection._MOST_CLIENTS", 3)
+    monkeypatch.setattr("segments.conversation._MOST_CLIENTS", 3)
     async with running_node(valkey.url) as node:
         await transitions_of(node).create(TOPIC, 1)
         client, other = await connected(node), await connected(node)
@@ -58,7 +58,7 @@ class Slow:
 
 
 async def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segments.connection._MOST_REQUESTS", 3)
+    monkeypatch.setattr("segments.conversation._MOST_REQUESTS", 3)
     peer, slow = ListeningPeer(), Slow()
 
     def ask(request_id: int) -> None:
@@ -87,7 +87,7 @@ async def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -
 async def test_acknowledgements_that_wait_for_the_store_are_bounded(
     valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segments.connection._MOST_ACKS", 2)
+    monkeypatch.setattr("segments.consumer_dialogue._MOST_ACKS", 2)
     async with running_node(valkey.url) as node:
         await transitions_of(node).create(TOPIC, 1)
         await stored(node, 3)
@@ -120,7 +120,7 @@ async def test_acknowledgement_that_is_refused_is_not_waited_for(valkey: ValkeyP
         await consumer.subscribe(permits=1)
         [got] = await consumer.messages(1)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("segments.connection._MOST_ACKS", 1)
+            patched.setattr("segments.consumer_dialogue._MOST_ACKS", 1)
             for number in range(2):
                 refused = await consumer.ack(got, cumulative=True, request_id=number)
                 assert refused is not None

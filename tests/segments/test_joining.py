@@ -58,7 +58,7 @@ async def test_consumer_that_is_closed_while_it_is_let_in_holds_no_place(
 
         monkeypatch.setattr(d.log, "subscribe", subscribe_and_close)
         dialogue.receive(subscribe(), b"")
-        await eventually(lambda: peer.heard and not dialogue._opening, LIMIT)
+        await eventually(lambda: peer.heard and not dialogue._talk._opening, LIMIT)
         assert [it.success.request_id for it in peer.heard] == [1 if again else 2]
         assert len(d.log.subscriptions["s"].consumers) == int(again)
 

@@ -1,0 +1,288 @@
+"""What one client says as a consumer: it subscribes, takes messages, acknowledges them, and goes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import trio
+
+from protocol import data_replies, replies
+from protocol.names import TopicName
+from protocol.schemas import Schema
+from protocol.wire import pulsar_api_pb2 as api
+from protocol.wire.pulsar_api_pb2 import BaseCommand
+from segments.consumers import Consumer
+from segments.conversation import Conversation
+from segments.cursor_keeper import Told
+from segments.dispatch.errors import ConsumerBusy
+from segments.dispatch.key_owners import KeySharing
+from segments.dispatch.receivers import Kind
+from segments.errors import NoSuchConsumer, NotAllowed, NotHere, TooMany
+from segments.frames import MessageFrames
+from segments.open_log import OpenLog
+from segments.subscription import LogSubscription
+
+log = logging.getLogger(__name__)
+
+_KINDS: Final[Mapping[int, Kind]] = {
+    api.CommandSubscribe.Exclusive: Kind.EXCLUSIVE,
+    api.CommandSubscribe.Shared: Kind.SHARED,
+    api.CommandSubscribe.Failover: Kind.FAILOVER,
+    api.CommandSubscribe.Key_Shared: Kind.KEY_SHARED,
+}
+# How long the subscribe of a segment's next consumer is held while the one before lets go of it: clients give up after
+# 30 s, and some never try again after a refusal.
+_HANDOVER: Final = 25.0
+# Acknowledgements of one connection that are to be answered: seconds of them while a store rests.
+_MOST_ACKS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A consumer with where it is."""
+
+    log: OpenLog
+    subscription: LogSubscription
+    consumer: Consumer
+
+    @property
+    def is_seated(self) -> bool:
+        """Whether it may act. If it was sent away, the client may not have heard of it yet."""
+        return self.subscription.has(self.consumer)
+
+
+class ConsumerDialogue:
+    def __init__(self, talk: Conversation) -> None:
+        self._talk = talk
+        self._consumers: dict[int, _Open] = {}
+        self._acks = 0  # to be answered when they are stored
+
+    def end(self) -> None:
+        """The connection is gone."""
+        consumers, self._consumers = self._consumers, {}
+        self._talk.clients -= len(consumers)
+        for opened in consumers.values():
+            try:
+                opened.log.unsubscribe(opened.consumer, opened.subscription)
+            except Exception:
+                log.exception("a consumer of %s is gone, and its subscription could not be told", opened.log.name)
+
+    def subscribe(self, command: BaseCommand, body: bytes) -> None:
+        request = command.subscribe
+        if not request.subscription.strip():
+            raise NotAllowed("The subscription has no name: give it one.")
+        if request.consumer_id not in self._consumers:
+            self._talk.check_room()
+        self._talk.start(command, lambda: self._open_consumer(request), ("consumer", request.consumer_id))
+
+    async def _open_consumer(self, request: api.CommandSubscribe) -> None:
+        before = self._gone(request.consumer_id)
+        if before is not None:
+            before.log.unsubscribe(before.consumer, before.subscription)
+        log_ = await self._talk.around.hosting.open(request.topic)
+        if request.HasField("schema"):
+            schema = Schema.from_wire(request.schema)
+            await self._talk.around.schemas.check_consumer(TopicName.parse(request.topic), schema)
+        partition = TopicName.parse(request.topic).partition if log_.place.segment_id is None else None
+        sharing = _sharing(request)
+        ranges = tuple((r.start, r.end) for r in request.keySharedMeta.hashRanges)
+        consumer = Consumer(
+            self._talk.peer,
+            request.consumer_id,
+            request.consumer_name or os.urandom(5).hex(),
+            MessageFrames(
+                request.consumer_id,
+                log_.ledger,
+                -1 if partition is None else partition,
+                request.consumer_epoch if request.HasField("consumer_epoch") else None,
+            ),
+            priority=request.priority_level,
+            key_ranges=() if sharing is KeySharing.AUTO_SPLIT else ranges,
+            address=self._talk.address,
+            since_ms=time.time_ns() // 1_000_000,
+            since=trio.current_time(),
+        )
+        kind = _KINDS[request.subType]
+        start = await self._talk.around.starting.of(log_, request)
+        give_up_at = trio.current_time() + (_HANDOVER if log_.place.segment_id is not None else 0)
+        while True:
+            try:
+                subscription = await log_.subscribe(
+                    request.subscription, kind, consumer, start=start, durable=request.durable, sharing=sharing
+                )
+                break
+            except ConsumerBusy:
+                if trio.current_time() >= give_up_at:
+                    raise
+                with trio.move_on_at(give_up_at):
+                    await log_.somebody_left(request.subscription)
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled:
+            # The client closed it while it was let in, and was told so: nobody would close it again.
+            log_.unsubscribe(consumer, subscription)
+            raise
+        self._consumers[request.consumer_id] = _Open(log_, subscription, consumer)
+        self._talk.clients += 1
+        self._talk.reply(replies.success(request.request_id))
+        subscription.joined(consumer)
+
+    def flow(self, command: BaseCommand, body: bytes) -> None:
+        opened = self._seated(command.flow.consumer_id)
+        if opened is not None:
+            opened.subscription.flow(opened.consumer, command.flow.messagePermits)
+
+    def ack(self, command: BaseCommand, body: bytes) -> None:
+        request = command.ack
+        opened = self._seated(request.consumer_id)
+        if opened is None:
+            raise _no_such_consumer()
+        if request.txnid_most_bits or request.txnid_least_bits:
+            raise NotAllowed("This server has no transactions yet: acknowledge without one.")
+        is_cumulative = request.ack_type == api.CommandAck.Cumulative
+        if is_cumulative and not opened.subscription.is_ordered:
+            kind = opened.subscription.kind.value
+            raise NotAllowed(f"A {kind} subscription has no cumulative acknowledgements: send single ones.")
+        told = self._answer_to(request) if request.HasField("request_id") else None
+        ledger = opened.log.ledger
+        positions = [(m.entryId, tuple(m.ack_set)) for m in request.message_id if m.ledgerId == ledger]
+        if is_cumulative:
+            for index, ack_set in positions[:1]:
+                opened.subscription.ack_cumulative(opened.consumer, index, ack_set, told)
+                return
+            if told is not None:
+                told(True)
+        else:
+            opened.subscription.ack(opened.consumer, positions, told)
+
+    def _answer_to(self, request: api.CommandAck) -> Told:
+        """What answers an acknowledgement when it is stored, or cannot be."""
+        if self._acks >= _MOST_ACKS:
+            raise TooMany(f"{self._acks} acknowledgements of this connection wait for answers: wait for some of them.")
+        self._acks += 1
+        consumer_id, request_id = request.consumer_id, request.request_id
+
+        def told(is_written: bool) -> None:
+            self._acks -= 1
+            if is_written:
+                self._talk.reply(data_replies.ack_response(consumer_id, request_id))
+            else:
+                why = "The log is not served here any more: subscribe again."
+                self._talk.reply(data_replies.ack_response(consumer_id, request_id, NotHere.server_error, why))
+
+        return told
+
+    def redeliver(self, command: BaseCommand, body: bytes) -> None:
+        request = command.redeliverUnacknowledgedMessages
+        opened = self._seated(request.consumer_id)
+        if opened is not None:
+            if request.HasField("consumer_epoch"):
+                opened.consumer.frames.begin_epoch(request.consumer_epoch)
+            ids = [m.entryId for m in request.message_ids if m.ledgerId == opened.log.ledger]
+            opened.subscription.redeliver(opened.consumer, ids if request.message_ids else None)
+
+    def close_consumer(self, command: BaseCommand, body: bytes) -> None:
+        request = command.close_consumer
+        self._talk.give_up(("consumer", request.consumer_id))
+        opened = self._gone(request.consumer_id)
+        if opened is not None:
+            opened.log.unsubscribe(opened.consumer, opened.subscription)
+        self._talk.reply(replies.success(request.request_id))
+
+    def unsubscribe(self, command: BaseCommand, body: bytes) -> None:
+        request = command.unsubscribe
+        opened = self._seated(request.consumer_id)
+        if opened is None:
+            raise _no_such_consumer()
+        if len(opened.subscription.consumers) > 1 and not request.force:
+            raise NotAllowed("The subscription has other consumers: close them first, or use force.")
+
+        async def remove() -> None:
+            self._gone(request.consumer_id)
+            opened.log.unsubscribe(opened.consumer, opened.subscription)
+            await opened.log.remove(opened.subscription.name)
+            self._talk.reply(replies.success(request.request_id))
+
+        self._talk.start(command, remove)
+
+    def seek(self, command: BaseCommand, body: bytes) -> None:
+        request = command.seek
+        opened = self._seated(request.consumer_id)
+        if opened is None:
+            raise _no_such_consumer()
+
+        async def seek() -> None:
+            if request.HasField("message_id"):
+                index = opened.log.index_of(request.message_id.ledgerId, request.message_id.entryId)
+            else:
+                index = await opened.log.index_at(request.message_publish_time)
+            await opened.log.seek(opened.subscription, index)
+            self._talk.reply(replies.success(request.request_id))
+
+        self._talk.start(command, seek)
+
+    def last_message_id(self, command: BaseCommand, body: bytes) -> None:
+        request = command.getLastMessageId
+        opened = self._opened(request.consumer_id)
+        log_ = opened.log
+        mark = opened.subscription.cursor.mark
+        partition = opened.consumer.frames.partition
+        # Readers ask whether there is more: of what is trimmed, nothing comes.
+        last = log_.next - 1 if log_.first < log_.next else -1
+        self._talk.reply(data_replies.last_message_id(request.request_id, log_.ledger, last, partition, mark))
+
+    def consumer_stats(self, command: BaseCommand, body: bytes) -> None:
+        request = command.consumerStats
+        opened = self._opened(request.consumer_id)
+        subscription, consumer = opened.subscription, opened.consumer
+        self._talk.reply(
+            data_replies.consumer_stats(
+                request.request_id,
+                data_replies.ConsumerFigures(
+                    consumer.name,
+                    consumer.address,
+                    datetime.fromtimestamp(consumer.since_ms / 1000, UTC).isoformat(),
+                    subscription.kind.value,
+                    subscription.dispatcher.permits(consumer),
+                    subscription.dispatcher.unacked(consumer),
+                    subscription.backlog,
+                ),
+            )
+        )
+
+    def _gone(self, consumer_id: int) -> _Open | None:
+        """Forget a consumer, if there is one."""
+        opened = self._consumers.pop(consumer_id, None)
+        if opened is not None:
+            self._talk.clients -= 1
+        return opened
+
+    def _opened(self, consumer_id: int) -> _Open:
+        opened = self._consumers.get(consumer_id)
+        if opened is None:
+            raise _no_such_consumer()
+        return opened
+
+    def _seated(self, consumer_id: int) -> _Open | None:
+        opened = self._consumers.get(consumer_id)
+        return opened if opened is not None and opened.is_seated else None
+
+
+def _no_such_consumer() -> NoSuchConsumer:
+    return NoSuchConsumer("There is no consumer of that id on this connection: subscribe again.")
+
+
+def _sharing(request: api.CommandSubscribe) -> KeySharing:
+    """How the consumers of a Key_Shared subscription divide the keys."""
+    asked = request.keySharedMeta
+    if request.subType != api.CommandSubscribe.Key_Shared or not request.HasField("keySharedMeta"):
+        return KeySharing.AUTO_SPLIT
+    if asked.entryBucketDispatch:
+        return KeySharing.ENTRY_BUCKETS
+    return KeySharing.STICKY if asked.keySharedMode == api.STICKY else KeySharing.AUTO_SPLIT
