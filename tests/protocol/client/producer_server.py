@@ -57,7 +57,9 @@ class ProducerServer:
                 case BaseCommand.PRODUCER:
                     await self._attach(peer, command.producer)
                 case BaseCommand.CLOSE_PRODUCER:
-                    self.closed.append(self._topics.pop(command.close_producer.producer_id))
+                    # A client that gives up while it opens a producer may close it twice.
+                    if (topic := self._topics.pop(command.close_producer.producer_id, None)) is not None:
+                        self.closed.append(topic)
                     await peer.send(replies.success(command.close_producer.request_id))
                 case BaseCommand.SEND:
                     await self._take(peer, sent(frame))
