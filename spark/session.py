@@ -36,8 +36,8 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # As small as one machine likes it; adaptive execution makes more of it where there is more to do.
     "spark.sql.shuffle.partitions": "8",
-    # On a local disk. The other one starts a program for each file to set its rights, and a second one for that of its
-    # checksum; Parquet has its own.
+    # On a local disk, without a file of checksums beside each: for every file a program is started to set its rights,
+    # and Parquet has checksums of its own.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
 }
 
