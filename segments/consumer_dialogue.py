@@ -85,7 +85,7 @@ class ConsumerDialogue:
         before = self._gone(request.consumer_id)
         if before is not None:
             before.log.unsubscribe(before.consumer, before.subscription)
-        log_ = await self._talk.around.hosting.open(request.topic)
+        log_ = await self._talk.around.hosting.open(request.topic, surely=True)
         if request.HasField("schema"):
             schema = Schema.from_wire(request.schema)
             await self._talk.around.schemas.check_consumer(TopicName.parse(request.topic), schema)

@@ -119,16 +119,22 @@ class Hosting:
     async def is_alive(self, session: str) -> bool:
         return await self._nodes.is_alive(session)
 
-    async def open(self, name: str, *, by_force: bool = False) -> OpenLog:
+    async def open(self, name: str, *, by_force: bool = False, surely: bool = False) -> OpenLog:
         """The log, owned by this node. Raises NotHere, NoLog, and StoreError.
 
-        `by_force`: taken from whichever node has it, whose clients come here then.
+        `by_force`: taken from whichever node has it, whose clients come here then. `surely`: the store is asked whether
+        it is still ours. Writes find that out by themselves, but who reads would get what another node knows to be
+        acknowledged.
         """
         place = place_of(name)
         while True:
             found = self._open.get(place.name)
             if found is not None:
-                return found
+                if surely:
+                    await self._compare(found)
+                if found.is_open:
+                    return found
+                continue
             opening = self._opening.get(place.name)
             if opening is None:
                 return await self._claim_alone(place, by_force)
@@ -261,26 +267,30 @@ class Hosting:
         try:
             while owned.is_open:
                 self._looking[owned] = False
-                reached = owned.next
                 try:
-                    state = await self._around.logs.state(owned.place)
+                    await self._compare(owned)
                 except StoreError as error:
                     # Not every trouble of a call is one of the feed, which would lead to another look.
                     log.debug("%s cannot be looked at now: %s", owned.name, error)
                     await trio.sleep(backoff.next())
                     continue
-                if state is None or state.incarnation != owned.incarnation:
-                    owned.lose(LogMissing(f"{owned.name} was deleted: look the topic up again."))
-                elif state.session != owned.claim.session:
-                    owned.lose(LogMissing(f"{owned.name} is served by another node: look it up again."))
-                elif state.next < reached:
-                    owned.lose(LogMissing(f"The store has lost the end of {owned.name}: look it up again."))
-                elif state.sealed:
-                    owned.note_sealed()
                 if not self._looking[owned]:
                     return
         finally:
             del self._looking[owned]
+
+    async def _compare(self, owned: OpenLog) -> None:
+        """Take over what the store has of a log now, and if it is another's, its end."""
+        reached = owned.next
+        state = await self._around.logs.state(owned.place)
+        if state is None or state.incarnation != owned.incarnation:
+            owned.lose(LogMissing(f"{owned.name} was deleted: look the topic up again."))
+        elif state.session != owned.claim.session:
+            owned.lose(LogMissing(f"{owned.name} is served by another node: look it up again."))
+        elif state.next < reached:
+            owned.lose(LogMissing(f"The store has lost the end of {owned.name}: look it up again."))
+        elif state.sealed:
+            owned.note_sealed()
 
     # Moving.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from math import inf
 from typing import ClassVar
 
 import trio
@@ -34,6 +35,7 @@ class Attached(ABC):
     def __init__(self, pool: ConnectionPool, topic: str) -> None:
         self.topic = topic
         self.attaches = 0  # how often it was attached
+        self.asked_at = -inf  # when it asked for the place that it has, or wants, on the clock of the loop
         self.failure: ProtocolError | None = None  # why it is over
         self.last_error: ProtocolError | None = None  # why it is not attached
         self._pool = pool
@@ -100,6 +102,7 @@ class Attached(ABC):
         self._number = number = connection.attach(self.kind, self)
         try:
             with trio.CancelScope() as self._stay:
+                self.asked_at = trio.current_time()
                 await self._attach(connection, number)
                 self._backoff.reset()
                 self.attaches += 1

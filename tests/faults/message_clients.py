@@ -75,7 +75,11 @@ class Recorder:
         self.note(Fault(self.now(), what))
 
     def now(self) -> float:
-        return round(trio.current_time() - self._begun, 6)
+        return self.time_of(trio.current_time())
+
+    def time_of(self, moment: float) -> float:
+        """A moment of the loop's clock as the history has it."""
+        return round(moment - self._begun, 6)
 
     @property
     def stored(self) -> int:
@@ -245,7 +249,9 @@ class Consumer:
             where = message.message_id
             place = Place(where.ledger, where.index, where.batch_index)
             said = Message.decode(message.value)
-            self._recorder.note(Delivered(self._recorder.now(), self._subscription, self.name, said, place))
+            segment = consumer._segment_of(where)
+            asked_at = None if segment is None else self._recorder.time_of(segment.asked_at)
+            self._recorder.note(Delivered(self._recorder.now(), self._subscription, self.name, said, place, asked_at))
             # In the same step: what is taken and not acknowledged when the segment moves comes again, and an
             # acknowledgement of the first copy could then be confirmed while the second one waits to be taken.
             for group in self._acknowledge(consumer, message):

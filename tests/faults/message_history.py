@@ -13,8 +13,9 @@ from typing import Final
 import msgspec
 
 # Where several consumers share messages, one of them may have been sent a message again just before another's
-# acknowledgement of it was confirmed. So long it may take until it is seen.
-ON_THE_WAY: Final = 1.0
+# acknowledgement of it was confirmed. So long it may take until it is seen: the longest rest of a paused node, and what
+# lies in buffers on a busy machine.
+ON_THE_WAY: Final = 10.0
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
@@ -76,6 +77,9 @@ class Delivered(Event, frozen=True, tag="delivered"):
     consumer: str
     message: Message
     place: Place
+    # When the consumer asked for its place at the segment's owner, and None if that is not known any more. Between two
+    # such moments it has one stay there.
+    asked_at: float | None = None
 
 
 class AckSent(Event, frozen=True, tag="ack"):
@@ -133,6 +137,7 @@ def violations(history: History) -> list[str]:
         *_doubled(history),
         *(text for subscription in history.subscriptions for text in _lost(history, subscription)),
         *(text for subscription in history.subscriptions for text in _come_back(history, subscription)),
+        *_repeated(history),
         *(
             text
             for subscription in history.subscriptions
@@ -204,7 +209,11 @@ def _lost(history: History, subscription: Subscription) -> Iterator[str]:
 
 
 def _come_back(history: History, subscription: Subscription) -> Iterator[str]:
-    """What was acknowledged, and confirmed to be, does not come again."""
+    """What was acknowledged, and confirmed to be, does not come again.
+
+    To nobody at all who asked for messages after the confirmation; nor to those who had asked before, but for what was
+    on its way to one of several consumers.
+    """
     confirmed: dict[Place, AckConfirmed] = {}
     slack = 0.0 if subscription.ordered else ON_THE_WAY
     for event in history.events:
@@ -213,11 +222,24 @@ def _come_back(history: History, subscription: Subscription) -> Iterator[str]:
                 confirmed.setdefault(event.place, event)
             case Delivered() if event.subscription == subscription.name and event.place in confirmed:
                 before = confirmed[event.place]
-                if event.at > before.at + slack or slack == 0:
+                has_asked_since = event.asked_at is not None and event.asked_at > before.at
+                if has_asked_since or event.at > before.at + slack or slack == 0:
                     yield (
                         f"{event.message} at {event.place} came back to {event.consumer} of {subscription.name}, "
                         f"{event.at - before.at:.3f} s after its acknowledgement by {before.consumer} was confirmed"
                     )
+
+
+def _repeated(history: History) -> Iterator[str]:
+    """Nothing is sent twice during one stay of a consumer: none of them asks for anything again."""
+    came: set[tuple[str, str, float, Place]] = set()
+    for event in history.events:
+        if isinstance(event, Delivered) and event.asked_at is not None:
+            delivery = (event.subscription, event.consumer, event.asked_at, event.place)
+            if delivery in came:
+                where = f"{event.consumer} of {event.subscription}"
+                yield f"{event.message} at {event.place} came to {where} twice in a row"
+            came.add(delivery)
 
 
 def _out_of_order(history: History, subscription: Subscription) -> Iterator[str]:

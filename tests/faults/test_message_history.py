@@ -51,8 +51,10 @@ def sent(*stored: Stored) -> list[AnyEvent]:
     return [event for it in stored for event in (Sent(0, it.message), Receipt(0, it.message, it.place))]
 
 
-def given_to(stored: Stored, subscription: Subscription = STREAM, consumer: str = "c0") -> Delivered:
-    return Delivered(0, subscription.name, consumer, stored.message, stored.place)
+def given_to(
+    stored: Stored, subscription: Subscription = STREAM, consumer: str = "c0", asked_at: float | None = None
+) -> Delivered:
+    return Delivered(0, subscription.name, consumer, stored.message, stored.place, asked_at)
 
 
 def acked(stored: Stored, subscription: Subscription = STREAM, consumer: str = "c0") -> list[AnyEvent]:
@@ -163,6 +165,23 @@ def test_shared_message_may_have_been_on_its_way_when_another_consumer_acknowled
     assert "came back" in only(violations(History(soon.subscriptions, (*soon.events[:-1], last))))
 
 
+def test_shared_message_does_not_come_to_who_asked_after_its_acknowledgement_was_confirmed() -> None:
+    events = [*sent(ONE), given_to(ONE, QUEUE), *acked(ONE, QUEUE)]
+    confirmed_at = history(*events).events[-1].at
+    for asked_at, is_fault in ((confirmed_at - 0.001, False), (confirmed_at + 0.001, True)):
+        found = violations(history(*events, given_to(ONE, QUEUE, "c1", asked_at), subscriptions=(QUEUE,)))
+        assert ["came back" in text for text in found] == [True] * is_fault
+
+
+@pytest.mark.parametrize("subscription", [STREAM, QUEUE])
+def test_message_does_not_come_twice_in_one_stay(subscription: Subscription) -> None:
+    twice = [given_to(ONE, subscription, asked_at=0.5), given_to(ONE, subscription, asked_at=0.5)]
+    found = violations(history(*sent(ONE), *twice, subscriptions=(subscription,)))
+    assert only(found) == f"p0/k0/0 at 7:0 came to c0 of {subscription.name} twice in a row"
+    again = msgspec.structs.replace(twice[1], asked_at=0.6)
+    assert not violations(history(*sent(ONE), twice[0], again, subscriptions=(subscription,)))
+
+
 def test_two_messages_with_one_receipt() -> None:
     twin = Stored(OTHER, ONE.place)
     found = violations(history(*sent(ONE, twin), given_to(ONE)))
@@ -236,7 +255,7 @@ def without(whole: History, predicate: Callable[[AnyEvent], bool]) -> History:
 
 
 def with_last(whole: History, event: AnyEvent) -> History:
-    late = msgspec.structs.replace(event, at=whole.events[-1].at + 10)
+    late = msgspec.structs.replace(event, at=whole.events[-1].at + ON_THE_WAY + 1)
     return History(whole.subscriptions, (*whole.events, late))
 
 

@@ -170,6 +170,29 @@ async def test_log_that_belongs_elsewhere_is_not_taken_while_its_node_lives(valk
         assert (await b.hosting.open(PLACE.name)).is_open
 
 
+async def test_who_reads_is_not_served_by_a_node_that_has_lost_the_log_unawares(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        owned = await b.hosting.open(PLACE.name)
+        await eventually(lambda: b.logs.looks >= 2, LIMIT)
+        b.cluster.nodes.append(THERE)
+        await b.bench.open(B)
+        assert await b.hosting.open(PLACE.name) is owned, "nobody has told it"
+        with pytest.raises(NotHere, match="another node"):
+            await b.hosting.open(PLACE.name, surely=True)
+        assert not owned.is_open
+        assert b.hosting.logs == []
+
+
+async def test_who_reads_waits_for_a_store_that_can_tell_whose_the_log_is(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        owned = await b.hosting.open(PLACE.name)
+        await eventually(lambda: b.logs.looks >= 2, LIMIT)
+        b.logs.failures = 1
+        with pytest.raises(StoreUnavailable):
+            await b.hosting.open(PLACE.name, surely=True)
+        assert await b.hosting.open(PLACE.name, surely=True) is owned
+
+
 async def test_unused_log_is_given_up_and_taken_again(valkey: ValkeyProcess) -> None:
     async with host_bench(valkey.url, segments=2) as b:
         used, unused = await open_all(b)
