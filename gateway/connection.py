@@ -38,6 +38,7 @@ class Service:
     hubs: Hubs[Any, Any, Any]
     terms: Terms
     outbox_limits: OutboxLimits
+    slow: set[Outbox]
     counters: Counters
     roster: Roster
     buffer: memoryview
@@ -65,7 +66,7 @@ class Connection:
         self.address = address
         self._sock = sock
         self._service = service
-        self.outbox = Outbox(sock, service.nursery, service.outbox_limits, service.counters)
+        self.outbox = Outbox(sock, service.nursery, service.outbox_limits, service.counters, service.slow)
         self._dialogue: Dialogue[Any, Any, Any] = Dialogue(
             self.outbox, service.hubs, service.terms, service.counters, address
         )

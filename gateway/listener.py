@@ -78,6 +78,7 @@ class Listener:
                     self._hubs,
                     self._terms,
                     self._outbox_limits,
+                    set(),
                     self._counters,
                     self._roster,
                     memoryview(bytearray(RECEIVE_BUFFER)),

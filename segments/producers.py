@@ -140,6 +140,12 @@ class Sequences:
     def forget(self, name: str) -> None:
         self._lines.pop(name, None)
 
+    def forget_places(self, name: str) -> None:
+        """Remember of a producer what the store does, and no more."""
+        line = self._lines.get(name)
+        if line is not None:
+            line.places.clear()
+
 
 class Producers:
     """Who is connected, and who waits to have the log alone."""

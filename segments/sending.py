@@ -33,6 +33,10 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 # How long it is remembered what a producer has stored that does not come back: as long as Pulsar's brokers do.
 _MEMORY: Final = 6 * 3600.0
+# How many of those are remembered in one log, and for how long where each of their last messages stands: whoever comes
+# back from a lost connection does so sooner.
+_MOST_AWAY: Final = 10_000
+_PLACES_MEMORY: Final = 60.0
 
 
 class Sending:
@@ -149,9 +153,14 @@ class Sending:
             self.close(following)
 
     async def forget_long_gone(self) -> None:
-        """Forget what was sent by those who have not been here for hours."""
-        before = trio.current_time() - _MEMORY
-        await self._forget([name for name, since in self._away.items() if since < before])
+        """Forget what was sent by those who have not been here for hours, or longer than many others."""
+        now = trio.current_time()
+        names = list(self._away)  # in the order in which they left
+        oldest = names[: max(0, len(names) - _MOST_AWAY)]
+        await self._forget(oldest + [name for name in names[len(oldest) :] if self._away[name] < now - _MEMORY])
+        for name, since in self._away.items():
+            if since < now - _PLACES_MEMORY:
+                self._sequences.forget_places(name)
 
     async def _forget(self, names: Sequence[str]) -> None:
         if not names:

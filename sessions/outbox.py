@@ -23,7 +23,7 @@ PARTS_PER_SEND = 512
 class OutboxLimits:
     """`stall_limit`: seconds without one accepted byte before the peer is cut. `reply_backlog`: memory in
     queued replies above which the connection's commands are left unread. `total_bytes`: queued on all connections
-    together, above which whoever queues more is cut."""
+    together, above which those with most of it are cut."""
 
     stall_limit: float = 30.0
     reply_backlog: int = 64 * 1024
@@ -40,13 +40,22 @@ class Outbox:
     The socket object is kept, never its number: after a close the number is soon another connection's.
     """
 
-    __slots__ = ("_backlog", "_counters", "_limits", "_nursery", "_progress", "_sock", "_waiting", "closed")
+    __slots__ = ("_backlog", "_counters", "_limits", "_nursery", "_progress", "_slow", "_sock", "_waiting", "closed")
 
-    def __init__(self, sock: socket.socket, nursery: trio.Nursery, limits: OutboxLimits, counters: Counters) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        nursery: trio.Nursery,
+        limits: OutboxLimits,
+        counters: Counters,
+        slow: set["Outbox"],
+    ) -> None:
+        """`slow` is shared by all connections: those of them that have something queued are in it."""
         self._sock = sock
         self._nursery = nursery
         self._limits = limits
         self._counters = counters
+        self._slow = slow
         self._backlog: Backlog | None = None
         self._progress: trio.Event | None = None
         self._waiting: dict[Callable[[], None], None] | None = None  # in their order, each once
@@ -229,7 +238,7 @@ class Outbox:
         self.closed = True
         self._counters.closes[reason] += 1
         self._counters.outbox_bytes -= self.queued_bytes
-        self._backlog = None
+        self._end_backlog()
         self._waiting = None
         # Wakes the parked reader and writer. Left parked, they would hold the closed socket's number, and
         # the next connection that gets it could not wait.
@@ -246,15 +255,24 @@ class Outbox:
         self._note_growth(before)
 
     def _note_growth(self, before: int) -> None:
-        """More is queued than the `before` bytes there were. Over the bound of all connections, this one has to go."""
+        """More is queued than the `before` bytes there were."""
         self._counters.outbox_bytes += self.queued_bytes - before
-        if self._counters.outbox_bytes > self._limits.total_bytes:
-            self.close(CloseReason.OVERLOAD)
+        self._keep_within_total()
+
+    def _keep_within_total(self) -> None:
+        """Over the bound of all connections those have to go that need most: whoever takes what it is sent is not."""
+        while self._counters.outbox_bytes > self._limits.total_bytes and self._slow:
+            max(self._slow, key=_queued_bytes).close(CloseReason.OVERLOAD)
 
     def _start_backlog(self) -> Backlog:
         self._backlog = backlog = Backlog()
+        self._slow.add(self)
         self._nursery.start_soon(self._write, backlog)
         return backlog
+
+    def _end_backlog(self) -> None:
+        self._backlog = None
+        self._slow.discard(self)
 
     async def _write(self, backlog: Backlog) -> None:
         """Send until the backlog is empty. Any other end closes the connection: nobody sends the rest."""
@@ -269,7 +287,7 @@ class Outbox:
                     self._counters.stalls += 1
                     self.close(CloseReason.STALLED)
             if not self.closed:
-                self._backlog = None
+                self._end_backlog()
                 self._note_progress()
                 self._call_waiting()
         except (trio.ClosedResourceError, OSError):
@@ -300,9 +318,9 @@ class Outbox:
             pass
         finally:
             self._counters.outbox_bytes -= before - backlog.size
-        if backlog.size > before and self._counters.outbox_bytes > self._limits.total_bytes:
+        if backlog.size > before:
             # What waited to be put together has turned out to be long.
-            self.close(CloseReason.OVERLOAD)
+            self._keep_within_total()
         if not self.congested:
             self._note_progress()
         return accepted
@@ -321,3 +339,7 @@ class Outbox:
         if self._progress is not None:
             self._progress.set()
             self._progress = None
+
+
+def _queued_bytes(outbox: Outbox) -> int:
+    return outbox.queued_bytes

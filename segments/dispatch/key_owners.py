@@ -1,7 +1,7 @@
 """Key_Shared: which receiver a key belongs to. Three ways: spread by the server, asked for, or by entry buckets."""
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from enum import Enum
 from itertools import pairwise
@@ -49,39 +49,44 @@ class SplitByServer(KeyOwners[R]):
     """
 
     def __init__(self) -> None:
-        self._labels: dict[str, Seat[R]] = {}
-        self._places: list[int] = []
-        self._seats: list[Seat[R]] = []
+        self._seats: dict[str, Seat[R]] = {}
+        self._labels: dict[Seat[R], str] = {}
+        self._places: list[int] = []  # those that are taken, in order
+        self._takers: dict[int, list[str]] = {}  # several where they meet, of whom the first by name owns it
 
     def owner(self, slot: int) -> Seat[R] | None:
         if not self._places:
             return None
-        return self._seats[bisect_left(self._places, slot) % len(self._places)]
+        place = self._places[bisect_left(self._places, slot) % len(self._places)]
+        return self._seats[self._takers[place][0]]
 
     def join(self, seat: Seat[R]) -> None:
         number, label = 0, seat.receiver.name
-        while label in self._labels:  # names need not be different
+        while label in self._seats:  # names need not be different
             number += 1
             label = f"{seat.receiver.name}\0{number}"
-        self._labels[label] = seat
-        self._arrange()
+        self._seats[label] = seat
+        self._labels[seat] = label
+        for place in _places(label):
+            takers = self._takers.get(place)
+            if takers is None:
+                self._takers[place] = [label]
+                insort(self._places, place)
+            else:
+                insort(takers, label)
 
     def leave(self, seat: Seat[R]) -> None:
-        self._labels = {label: other for label, other in self._labels.items() if other is not seat}
-        self._arrange()
-
-    def _arrange(self) -> None:
-        taken: dict[int, str] = {}
-        for label in self._labels:
-            for place in _places(label):
-                # By name again where two meet, so that it does not matter who came first.
-                taken[place] = min(label, taken.get(place, label))
-        self._places = sorted(taken)
-        self._seats = [self._labels[taken[place]] for place in self._places]
+        label = self._labels.pop(seat)
+        del self._seats[label]
+        for place in _places(label):
+            takers = self._takers[place]
+            takers.remove(label)
+            if not takers:
+                del self._takers[place], self._places[bisect_left(self._places, place)]
 
 
-def _places(label: str) -> list[int]:
-    return [bucket_hash(f"{label}\0{number}".encode()) for number in range(_PLACES)]
+def _places(label: str) -> set[int]:
+    return {bucket_hash(f"{label}\0{number}".encode()) for number in range(_PLACES)}
 
 
 class AskedFor(KeyOwners[R]):

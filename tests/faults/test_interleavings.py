@@ -67,7 +67,7 @@ async def test_a_lookup_is_answered_though_the_creation_for_an_earlier_one_ends_
             auto_create=True,
             deletion_notice=5.0,
         )
-        outbox = Outbox(ours, nursery, OutboxLimits(), Counters())
+        outbox = Outbox(ours, nursery, OutboxLimits(), Counters(), set())
         registry: dict[int, Watch] = {}
         store.reading.set()
         hub.open(outbox, registry, 1, WANTED, create_as="topic")

@@ -322,6 +322,7 @@ async def test_sign_of_life_that_we_did_not_get_to_read_counts(nursery: trio.Nur
             Hubs(StubHub(), StubNamespaces(), StubConsumers(), StubClassic()),
             Terms("pulsar://h:1"),
             OutboxLimits(),
+            set(),
             Counters(),
             Roster(10, 30),
             memoryview(bytearray(1_000)),

@@ -30,7 +30,7 @@ class Here:
     def __init__(self, log: OpenLog) -> None:
         self._log = log
 
-    async def open(self, topic: str) -> OpenLog:
+    async def open(self, topic: str, *, surely: bool = False) -> OpenLog:
         await trio.lowlevel.checkpoint()
         return self._log
 

@@ -37,6 +37,8 @@ from tests.support.proxy import FaultProxy
 from tests.support.waiting import eventually
 
 LIMIT = 10.0
+# What a receipt says of a message that is stored at a place which nobody remembers.
+NOWHERE = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,38 @@ async def test_producers_are_forgotten_when_they_were_away_for_hours(
         monkeypatch.setattr("segments.sending._MEMORY", -1.0)
         await d.log.keep(0)
         assert await remembered(d) == {"there"}
+
+
+async def test_of_many_producers_that_are_away_those_are_forgotten_that_left_first(
+    valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segments.sending._MOST_AWAY", 2)
+    async with desk(valkey.url) as d:
+        for name in ("first", "second", "third", "first"):
+            producer, peer = await d.producer(name)
+            d.send(producer, 0)
+            await received(peer)
+            await d.log.sending.leave(producer)
+        await d.log.keep(0)
+        assert await remembered(d) == {"third", "first"}
+
+
+@pytest.mark.parametrize(("memory", "places"), [(60.0, [0, 1]), (-1.0, [NOWHERE, 1])])
+async def test_of_producers_that_stay_away_only_the_last_place_is_remembered(
+    valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch, memory: float, places: list[int]
+) -> None:
+    monkeypatch.setattr("segments.sending._PLACES_MEMORY", memory)
+    async with desk(valkey.url) as d:
+        told = []
+        for _ in range(2):
+            producer, peer = await d.producer("away")
+            for sequence in range(2):
+                d.send(producer, sequence)
+            await eventually(lambda heard=peer: heard.receipts == [0, 1])  # type: ignore[misc]  # a default it can be called without
+            told.append([it.send_receipt.message_id.entryId for it in peer.heard])
+            await d.log.sending.leave(producer)
+            await d.log.keep(0)
+        assert told == [[0, 1], places]
 
 
 async def test_producers_of_all_logs_share_a_bound_of_what_waits() -> None:

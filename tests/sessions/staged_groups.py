@@ -58,7 +58,7 @@ class Peer:
         self.sock.setblocking(False)
         if send_buffer is not None:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-        self.outbox = Outbox(ours, nursery, OutboxLimits(), counters)
+        self.outbox = Outbox(ours, nursery, OutboxLimits(), counters, set())
         self.held: set[str] | None = None  # None until the first snapshot
         self.updates: list[api.CommandWatchScalableTopicsUpdate] = []
         self._decoder = FrameDecoder()

@@ -71,7 +71,7 @@ class Peer:
         ours, self.sock = socket.socketpair()
         ours.setblocking(False)
         self.sock.setblocking(False)
-        self.outbox = Outbox(ours, nursery, OutboxLimits(), counters)
+        self.outbox = Outbox(ours, nursery, OutboxLimits(), counters, set())
         self.registry: dict[int, Watch] = {}
         self._decoder = FrameDecoder()
         self._received: list[api.CommandScalableTopicUpdate] = []

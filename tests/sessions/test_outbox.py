@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -22,8 +23,10 @@ class Line:
     peer: socket.socket
     counters: Counters
 
-    def outbox(self, nursery: trio.Nursery, limits: OutboxLimits | None = None) -> Outbox:
-        return Outbox(self.ours, nursery, limits or OutboxLimits(), self.counters)
+    def outbox(
+        self, nursery: trio.Nursery, limits: OutboxLimits | None = None, slow: set[Outbox] | None = None
+    ) -> Outbox:
+        return Outbox(self.ours, nursery, limits or OutboxLimits(), self.counters, set() if slow is None else slow)
 
     def fill(self) -> int:
         """Send until the socket takes no more; how much that was."""
@@ -56,14 +59,20 @@ class Line:
         return taken
 
 
-@pytest.fixture
-def line() -> Iterator[Line]:
+@contextmanager
+def open_line(counters: Counters) -> Iterator[Line]:
     ours, peer = socket.socketpair()
     for sock in (ours, peer):
         sock.setblocking(False)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     with ours, peer:
-        yield Line(ours, peer, Counters())
+        yield Line(ours, peer, counters)
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    with open_line(Counters()) as opened:
+        yield opened
 
 
 def state(letter: str, length: int = 8) -> tuple[bytes, bytes]:
@@ -479,3 +488,37 @@ async def test_fault_in_the_writer_ends_its_connection_only(
     assert line.counters.errors == 1
     assert line.counters.closes[CloseReason.ERROR] == 1
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_over_the_bound_of_all_connections_those_go_that_have_most_queued(nursery: trio.Nursery) -> None:
+    limits, counters, slow = OutboxLimits(total_bytes=5 * FRAME), Counters(), set[Outbox]()
+    with ExitStack() as stack:
+        lines = [stack.enter_context(open_line(counters)) for _ in range(4)]
+        deaf, deafer, late, free = (line.outbox(nursery, limits, slow) for line in lines)
+        for frame in range(2):
+            deaf.reply(b"." * FRAME)
+            deafer.reply(b"." * (FRAME + 1000 * frame))
+        late.reply(b"." * FRAME)
+        assert counters.closes[CloseReason.OVERLOAD] == 0
+        late.reply(b"." * FRAME)
+        assert [outbox.closed for outbox in (deaf, deafer, late)] == [False, True, False]
+        assert counters.closes[CloseReason.OVERLOAD] == 1
+        assert counters.outbox_bytes == deaf.queued_bytes + late.queued_bytes
+        assert slow == {deaf, late}
+        free.reply(b"at once")
+        assert lines[3].take() == b"at once"
+        for outbox in (deaf, late, free):
+            outbox.close(CloseReason.SHUTDOWN)
+
+
+async def test_connection_that_has_caught_up_counts_no_more(line: Line, nursery: trio.Nursery) -> None:
+    slow = set[Outbox]()
+    outbox = line.outbox(nursery, slow=slow)
+    outbox.reply(b"." * FRAME)
+    assert slow == {outbox}
+    await line.read(FRAME)
+    await outbox.wait_sent()
+    assert not slow
+    outbox.reply(b"." * FRAME)
+    outbox.close(CloseReason.PEER)
+    assert not slow

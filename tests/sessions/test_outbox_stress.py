@@ -96,7 +96,7 @@ async def test_peers_get_whole_frames_gapless_replies_and_the_newest_states(seed
             ours.setblocking(False)
             theirs.setblocking(False)
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-            outboxes.append(Outbox(ours, writers, OutboxLimits(), counters))
+            outboxes.append(Outbox(ours, writers, OutboxLimits(), counters, set()))
             peers.append(Peer(theirs, rng))
             reading.start_soon(peers[-1].read)
         doomed = set(rng.sample(range(PEERS), PEERS // 4))

@@ -11,6 +11,8 @@ from protocol.wire import pulsar_api_pb2 as api
 from segments.cursors import Cursor
 from segments.dispatch import ConsumerAssignError, Dispatcher, KeySharing, Kind, by_key
 from segments.dispatch.key_hashes import key_hash
+from segments.dispatch.key_owners import SplitByServer
+from segments.dispatch.receivers import Seat
 from tests.segments.dispatch.staged import StagedLog, StagedReceiver, dispatcher_of, indexes
 
 LOW, HIGH = ((0, 0x7FFF),), ((0x8000, 0xFFFF),)
@@ -89,6 +91,24 @@ def test_newcomer_only_takes_and_gets_its_keys_again_when_it_comes_back() -> Non
     assert {new for old, new in zip(before, between, strict=True) if old != new} == {"c"}
     dispatcher.remove(newcomer)
     assert owners() == before
+
+
+def test_who_has_a_key_depends_on_who_is_there_and_not_on_who_was() -> None:
+    def owners(*coming_and_going: int) -> list[str]:
+        """Negative numbers go."""
+        seats = {number: Seat(StagedReceiver(f"r{number % 7}-{number}")) for number in range(1, 50)}
+        split: SplitByServer[StagedReceiver] = SplitByServer()
+        for number in coming_and_going:
+            (split.join if number > 0 else split.leave)(seats[abs(number)])
+        found = [split.owner(slot) for slot in range(0, 0x10000, 7)]
+        return ["" if seat is None else seat.receiver.name for seat in found]
+
+    there = list(range(1, 30))
+    expected = owners(*there)
+    assert len(set(expected)) == len(there)
+    assert owners(*reversed(there)) == expected
+    assert owners(*range(1, 50), *(-number for number in range(49, 29, -1))) == expected
+    assert set(owners(*there, *(-number for number in there))) == {""}
 
 
 def test_receivers_of_one_name_share() -> None:
