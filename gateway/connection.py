@@ -139,26 +139,27 @@ class Connection:
             frames, bad = error.preceding, error
         if frames:
             self._awaiting_life = False
+        dialogue, outbox = self._dialogue, self.outbox
         for count, frame in enumerate(frames, start=1):
-            self._dialogue.receive(frame)
-            if not self._settled and self._dialogue.state is State.CONNECTED:
+            dialogue.receive(frame)
+            if not self._settled and dialogue.state is State.CONNECTED:
                 self._settle()
-            if self.outbox.congested:
+            if outbox.congested:
                 self._paused = True
-                await self.outbox.wait_drained()
+                await outbox.wait_drained()
                 self._paused = False
-            elif self._dialogue.congested:
+            elif dialogue.congested:
                 self._paused = True
-                await self._dialogue.wait_relaxed()
+                await dialogue.wait_relaxed()
                 self._paused = False
-            elif (delay := self._pace()) > 0:
+            elif dialogue.opens != self._opens_paid and (delay := self._pace()) > 0:
                 # A rate is held by not reading: an error would make a client give up that only came in a hurry.
                 self._paused = True
                 await trio.sleep(delay)
                 self._paused = False
             elif count % FRAMES_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
-            if self.outbox.closed:
+            if outbox.closed:
                 return
         if bad is not None:
             raise bad

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
-from metadata.log_entries import StoredEntry
 from protocol import data_replies
 from protocol.framing import encode
 from segments.frames import MessageFrames
@@ -16,9 +15,6 @@ from segments.rates import Pulse
 # Bytes queued on a connection above which its consumers get nothing more: a frame or two of large messages, and enough
 # small ones to keep a socket busy while the next are fetched.
 MOST_QUEUED: Final = 256 * 1024
-
-# The head of a frame and what was stored.
-Parts: TypeAlias = tuple[bytes, bytes]
 
 
 @dataclass(eq=False, slots=True)
@@ -47,16 +43,6 @@ class Consumer:
     @property
     def is_ready(self) -> bool:
         return not self.peer.closed and self.peer.queued_bytes < MOST_QUEUED
-
-    def frame(self, entry: StoredEntry, redeliveries: int, ack_set: Sequence[int]) -> Parts:
-        """The parts of the frame that delivers an entry, which is counted as sent."""
-        index, _, messages, body, _, _ = entry
-        size = len(body)
-        self.messages += messages
-        self.bytes += size
-        if redeliveries:
-            self.redelivered += messages
-        return self.frames.head(index, redeliveries, ack_set, size), body
 
     def tell_end(self) -> None:
         """Everything of a sealed log is acknowledged; said once."""

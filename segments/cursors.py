@@ -65,6 +65,11 @@ class Cursor:
         """The highest acknowledged entry."""
         return self._top
 
+    @property
+    def has_partials(self) -> bool:
+        """Whether there are batches of which only some messages are acknowledged."""
+        return bool(self._partials)
+
     def ack(self, index: int) -> bool:
         """Settle one entry with all its messages; whether that changed anything."""
         mark = self.mark

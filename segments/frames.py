@@ -6,6 +6,7 @@ Protocol buffers would build each from objects, at several times the cost; a tes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -22,13 +23,22 @@ _RECEIPT: Final = bytes((0x08, BaseCommand.SEND_RECEIPT, BaseCommand.SEND_RECEIP
 _NOWHERE: Final = b"\x08" + b"\xff" * 9 + b"\x01\x10" + b"\xff" * 9 + b"\x01"
 
 
+# Bytes of a number: the last of them, and those that others follow.
+_LAST: Final = tuple(bytes((value,)) for value in range(0x80))
+_FOLLOWED: Final = tuple(bytes((value | 0x80,)) for value in range(0x80))
+# Sizes of messages for which a consumer has the begin of their frames ready.
+_SIZES_READY: Final = 256
+
+
 def varint(value: int) -> bytes:
     if value < 0x80:
-        return bytes((value,))
-    if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    if value < 0x200000:
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+        return _LAST[value]
+    return _FOLLOWED[value & 0x7F] + _high_bytes(value >> 7)
+
+
+@lru_cache(maxsize=4_096)
+def _high_bytes(value: int) -> bytes:
+    """Numbers of messages count up: all but the lowest byte is the same for many in a row."""
     parts = bytearray()
     while value >= 0x80:
         parts.append(value & 0x7F | 0x80)
@@ -40,7 +50,7 @@ def varint(value: int) -> bytes:
 class MessageFrames:
     """Heads of MESSAGE frames for one consumer of one log; the stored bytes follow as they are."""
 
-    __slots__ = ("_consumer", "_epoch", "_ledger", "_newest", "_partition", "_plain", "partition")
+    __slots__ = ("_begin", "_consumer", "_epoch", "_high", "_ledger", "_newest", "_partition", "_rest", "partition")
 
     def __init__(self, consumer_id: int, ledger: int, partition: int = -1, epoch: int | None = None) -> None:
         self._consumer = b"\x08" + varint(consumer_id)
@@ -49,24 +59,28 @@ class MessageFrames:
         self._partition = b"" if partition < 0 else b"\x18" + varint(partition)
         self._epoch = b"" if epoch is None else b"\x28" + varint(epoch)
         self._newest = -1 if epoch is None else epoch
-        # By the size of an index: what comes before it in the command of a first delivery, what behind, and the size.
-        self._plain: dict[int, tuple[bytes, bytes, int]] = {}
+        # Of first deliveries, whose frames differ little: all but the lowest seven bits of the index, what follows that
+        # lowest byte in the command, and what comes before it, by the size of the body.
+        self._high = -1
+        self._rest = b""
+        self._begin: dict[int, bytes] = {}
 
     def begin_epoch(self, epoch: int) -> None:
         """The client wants everything again, and drops what carries an epoch before this one."""
         if epoch > self._newest:
             self._newest = epoch
             self._epoch = b"\x28" + varint(epoch)
-            self._plain.clear()
+            self._high = -1
 
     def head(self, index: int, redeliveries: int, ack_set: Sequence[int], body: int) -> bytes:
         """Everything before a body of so many bytes."""
-        number = varint(index)
-        if not redeliveries and not ack_set:
-            before, behind, size = self._plain.get(len(number)) or self._first_delivery(len(number))
-            return b"%b%b%b%b" % (_SIZES.pack(4 + size + body, size), before, number, behind)
-        command = self._command(number, redeliveries, ack_set)
-        return _SIZES.pack(4 + len(command) + body, len(command)) + command
+        if redeliveries or ack_set or index < 0x80:
+            command = self._command(varint(index), redeliveries, ack_set)
+            return _SIZES.pack(4 + len(command) + body, len(command)) + command
+        if index >> 7 != self._high:
+            self._turn_to(index >> 7)
+        begin = self._begin.get(body) or self._begin_of(index, body)
+        return begin + _FOLLOWED[index & 0x7F] + self._rest
 
     def _command(self, number: bytes, redeliveries: int, ack_set: Sequence[int]) -> bytes:
         position = self._ledger + number + self._partition
@@ -78,12 +92,18 @@ class MessageFrames:
         message += self._epoch
         return _MESSAGE + varint(len(message)) + message
 
-    def _first_delivery(self, size: int) -> tuple[bytes, bytes, int]:
-        behind = self._partition + self._epoch
-        command = self._command(bytes(size), 0, ())
-        before = command[: len(command) - len(behind) - size]
-        self._plain[size] = before, behind, len(command)
-        return self._plain[size]
+    def _turn_to(self, high: int) -> None:
+        rest = varint(high) + self._partition + self._epoch
+        if len(rest) != len(self._rest):
+            self._begin.clear()
+        self._high, self._rest = high, rest
+
+    def _begin_of(self, index: int, body: int) -> bytes:
+        command = self._command(varint(index), 0, ())
+        if len(self._begin) >= _SIZES_READY:
+            self._begin.clear()
+        begin = self._begin[body] = _SIZES.pack(4 + len(command) + body, len(command)) + command[: -1 - len(self._rest)]
+        return begin
 
 
 class Receipts:

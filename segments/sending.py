@@ -213,7 +213,11 @@ class Sending:
     def _is_over_quota(self) -> bool:
         quota = self._around.limits.quota
         # A backlog is never larger than the log, whose size costs nothing to know.
-        return quota.policy is OverQuota.REFUSE and quota.is_exceeded(self.size) and quota.is_exceeded(self._backlog())
+        return (
+            quota.is_exceeded(self._appender.size)
+            and quota.policy is OverQuota.REFUSE
+            and quota.is_exceeded(self._backlog())
+        )
 
     @property
     def is_congested(self) -> bool:

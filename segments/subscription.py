@@ -325,15 +325,19 @@ class LogSubscription:
         messages = size = again = 0
         # Together for each consumer: calls to the kernel cost more than all that is done here.
         parts: dict[Consumer, list[bytes]] = {}
-        for consumer, entry, redeliveries, ack_set in deliveries:
+        for consumer, (index, _, count, body, _, _), redeliveries, ack_set in deliveries:
             some = parts.get(consumer)
             if some is None:
                 some = parts[consumer] = []
-            some += consumer.frame(entry, redeliveries, ack_set)
-            messages += entry.messages
+            length = len(body)
+            some += (consumer.frames.head(index, redeliveries, ack_set, length), body)
+            consumer.messages += count
+            consumer.bytes += length
+            messages += count
+            size += length
             if redeliveries:
-                again += entry.messages
-            size += len(entry.body)
+                consumer.redelivered += count
+                again += count
         for consumer, some in parts.items():
             consumer.peer.send(tuple(some))
         if deliveries:

@@ -264,6 +264,10 @@ class Dialogue(Generic[W, N, C]):
             return
         command = frame.command
         number = command.type
+        if self._data is not None and number in DATA_COMMANDS:
+            # Which is there once such a command was welcome: the way of all messages.
+            self._data.receive(command, frame.body)
+            return
         event = _EVENTS.get(number, Event.REQUEST)
         following = NEXT_STATE.get((self.state, event))
         if following is None:

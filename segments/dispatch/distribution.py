@@ -107,7 +107,13 @@ class Distribution(ABC, Generic[R]):
         """How many messages of an entry are left, and its ack_set. None left: the cursor has just learned it."""
         index, cursor = entry.index, self.cursor
         if not cursor.remaining(index):
-            return min(max(1, entry.messages), LARGEST_BATCH), ()
+            return messages_of(entry), ()
         # Bits beyond the batch may have been kept while its size was not known.
         cursor.ack_batch(index, cursor.ack_set_of(index), entry.messages)
         return cursor.remaining(index).bit_count(), cursor.ack_set_of(index)
+
+
+def messages_of(entry: StoredEntry) -> int:
+    """What an entry counts as; more than a batch can hold is not believed."""
+    count = entry.messages
+    return count if 0 < count <= LARGEST_BATCH else min(max(1, count), LARGEST_BATCH)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from metadata.log_entries import StoredEntry
 from segments.cursors import Cursor
-from segments.dispatch.distribution import Distribution
+from segments.dispatch.distribution import Distribution, messages_of
 from segments.dispatch.errors import ConsumerBusy
 from segments.dispatch.receivers import MAX_PERMITS, Delivery, R, Seat
 
@@ -59,6 +59,7 @@ class InOrder(Distribution[R]):
         if seat is None or not seat.room(MAX_PERMITS):
             return []
         receiver, cursor = seat.receiver, self.cursor
+        all_whole = not cursor.has_partials
         deliveries: list[Delivery[R]] = []
         for entry in entries:
             index = entry.index
@@ -68,7 +69,7 @@ class InOrder(Distribution[R]):
                     continue
                 if index > self.read:
                     break
-            left, ack_set = self.part(entry)
+            left, ack_set = (messages_of(entry), ()) if all_whole else self.part(entry)
             if left:
                 if seat.permits <= 0:
                     break
