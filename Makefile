@@ -57,7 +57,8 @@ bench: $(VENV)/.dev  ## figures as ratios against a floor of the same run
 	$(BIN)/python -m benchmarks $(ARGS)
 
 soak: $(VENV)/.dev  ## the long tests
-	$(BIN)/pytest -m soak $(ARGS)
+	$(BIN)/pytest -n 4 --dist worksteal -m soak tests/faults/test_messages.py $(ARGS)
+	$(BIN)/pytest -m soak --ignore tests/faults/test_messages.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

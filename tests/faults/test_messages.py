@@ -10,10 +10,12 @@ from typing import Final
 import pytest
 
 from tests.faults.message_history import AnyEvent, Fault, History, Receipt, violations
-from tests.faults.message_world import Plan, run
+from tests.faults.message_world import SETTLE_LIMIT, Plan, run
 
 SHORT_RUNS: Final = 10
 LONG_RUNS: Final = 500
+# What does not settle is told as such, with what is missing: also where that happens twice.
+pytestmark = pytest.mark.timeout(2 * SETTLE_LIMIT + 60)
 
 
 @pytest.mark.integration
