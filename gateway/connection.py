@@ -14,8 +14,9 @@ import trio
 from gateway.keepalive import Roster
 from protocol.framing import FRAME_PADDING, BadFrame, FrameDecoder
 from sessions.counters import CloseReason, Counters
-from sessions.dialogue import PING, Dialogue, Hubs, State, Terms
+from sessions.dialogue import PING, Dialogue, State, Terms
 from sessions.errors import Violation
+from sessions.hubs import Hubs
 from sessions.outbox import Outbox, OutboxLimits
 
 log = logging.getLogger(__name__)

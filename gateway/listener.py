@@ -19,7 +19,8 @@ from protocol import replies
 from protocol.framing import encode
 from protocol.wire import pulsar_api_pb2 as api
 from sessions.counters import CloseReason, Counters
-from sessions.dialogue import Hubs, Terms
+from sessions.dialogue import Terms
+from sessions.hubs import Hubs
 from sessions.outbox import OutboxLimits
 
 log = logging.getLogger(__name__)

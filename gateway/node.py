@@ -55,9 +55,10 @@ from sessions.classic import ClassicService
 from sessions.consumer_sessions import ConsumerSession
 from sessions.consumers import ConsumerHub
 from sessions.counters import Counters
-from sessions.dialogue import Hubs, Terms
+from sessions.dialogue import Terms
 from sessions.groups import NamespaceWatch
 from sessions.hub import Hub
+from sessions.hubs import Hubs
 from sessions.namespaces import NamespaceWatches
 from sessions.outbox import OutboxLimits
 from sessions.points import Watch

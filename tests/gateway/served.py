@@ -15,7 +15,8 @@ from protocol import replies
 from protocol.framing import Frame, FrameDecoder, encode
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.counters import Counters
-from sessions.dialogue import Hubs, Terms
+from sessions.dialogue import Terms
+from sessions.hubs import Hubs
 from sessions.outbox import OutboxLimits
 from tests.sessions.stub_hub import StubClassic, StubConsumers, StubHub, StubNamespaces
 

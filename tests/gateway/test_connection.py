@@ -14,7 +14,8 @@ from protocol.framing import FRAME_PADDING, encode
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.counters import CloseReason, Counters
-from sessions.dialogue import Hubs, Terms
+from sessions.dialogue import Terms
+from sessions.hubs import Hubs
 from sessions.outbox import OutboxLimits
 from tests.gateway.served import Client, Server, connect_frame, serving, watch_frame
 from tests.sessions.stub_hub import StubClassic, StubConsumers, StubHub, StubNamespaces

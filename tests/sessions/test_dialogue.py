@@ -10,8 +10,9 @@ from protocol.framing import Frame, FrameDecoder, UnknownCommand, encode
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.counters import CloseReason, Counters
-from sessions.dialogue import NEXT_STATE, Dialogue, Event, Hubs, State, Terms
+from sessions.dialogue import NEXT_STATE, Dialogue, Event, State, Terms
 from sessions.errors import Violation
+from sessions.hubs import Hubs
 from sessions.outbox import Outbox
 from tests.sessions.stub_hub import StubClassic, StubConsumers, StubHub, StubNamespaces, StubWatch
 
