@@ -27,7 +27,7 @@ async def test_messages_survive_faults(seed: int, tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(SHORT_RUNS, SHORT_RUNS + LONG_RUNS))
 async def test_messages_survive_long_faults(seed: int, tmp_path: Path) -> None:
-    check(await run(Plan(seed, seconds=20.0), tmp_path), tmp_path)
+    check(await run(Plan(seed, seconds=10.0), tmp_path), tmp_path)
 
 
 def check(history: History, directory: Path) -> None:
