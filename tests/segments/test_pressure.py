@@ -11,6 +11,7 @@ import trio
 from gateway.node import Node
 from protocol.framing import encode
 from protocol.wire.pulsar_api_pb2 import BaseCommand
+from sessions.counters import CloseReason
 from tests.gateway.served import Client
 from tests.segments.test_sending import SEGMENT, TOPIC, connected, message, producer
 from tests.support.nodes import running_node, transitions_of
@@ -109,6 +110,27 @@ async def test_consumer_that_does_not_read_costs_others_nothing(node: Node) -> N
     for number in range(count):
         reply = await deaf.receive(within=LIMIT)
         assert reply.message.message_id.entryId == number, "it gets everything once it reads"
+
+
+async def test_deaf_consumers_that_fill_all_there_is_are_cut_and_others_go_on(valkey: ValkeyProcess) -> None:
+    count, size, deaf_ones = 8, MB, 12
+    async with running_node(valkey.url, outbox_total_limit=16 * MB) as node:
+        await transitions_of(node).create(TOPIC, 1)
+        sending, listening = await connected(node), await connected(node)
+        await producer(sending)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sending.send, b"".join(message(number, bytes(size)) for number in range(count)))
+            assert await receipt_numbers(sending, count) == list(range(count))
+        deaf = [await connected(node, receive_buffer=4096) for _ in range(deaf_ones)]
+        for number, client in enumerate(deaf):
+            await consumer(client, f"deaf-{number}", 1_000)
+        await eventually(lambda: node.counters.closes[CloseReason.OVERLOAD] > 0, LIMIT)
+        await consumer(listening, "listening", 1_000)
+        for number in range(count):
+            reply = await listening.receive(within=LIMIT)
+            assert reply.message.message_id.entryId == number
+        assert node.counters.outbox_bytes <= 16 * MB
+        assert await sending.is_alive()
 
 
 async def test_full_store_takes_acknowledgements_and_deletions(node: Node, valkey: ValkeyProcess) -> None:

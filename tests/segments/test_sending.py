@@ -32,8 +32,10 @@ async def node(valkey: ValkeyProcess) -> AsyncIterator[Node]:
         yield node
 
 
-async def connected(node: Node) -> Client:
+async def connected(node: Node, *, receive_buffer: int | None = None) -> Client:
     sock = trio.socket.socket()
+    if receive_buffer is not None:
+        sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, receive_buffer)
     url = urlsplit(node.pulsar_url)
     await sock.connect((url.hostname, url.port))
     client = Client(sock)
