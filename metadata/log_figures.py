@@ -28,6 +28,7 @@ class ProducerFigures(msgspec.Struct, frozen=True, array_like=True):
     bytes: int
     message_rate: float = 0.0
     byte_rate: float = 0.0
+    client_version: str = ""
 
 
 class ConsumerFigures(msgspec.Struct, frozen=True, array_like=True):
@@ -41,6 +42,7 @@ class ConsumerFigures(msgspec.Struct, frozen=True, array_like=True):
     permits: int
     message_rate: float = 0.0
     byte_rate: float = 0.0
+    client_version: str = ""
 
 
 class SubscriptionFigures(msgspec.Struct, frozen=True, array_like=True):

@@ -27,15 +27,15 @@ from segments.schemas import name_of
 class DataPlane(Surroundings):
     """The logs, as connections use them."""
 
-    def connect(self, peer: Peer, address: str) -> DataDialogue:
-        return DataDialogue(self, peer, address)
+    def connect(self, peer: Peer, address: str, client_version: str) -> DataDialogue:
+        return DataDialogue(self, peer, address, client_version)
 
 
 class DataDialogue:
     """The producers and consumers of one connection."""
 
-    def __init__(self, plane: Surroundings, peer: Peer, address: str) -> None:
-        self._talk = Conversation(plane, peer, address, self.end)
+    def __init__(self, plane: Surroundings, peer: Peer, address: str, client_version: str) -> None:
+        self._talk = Conversation(plane, peer, address, client_version, self.end)
         self._producers = ProducerDialogue(self._talk)
         self._consumers = ConsumerDialogue(self._talk)
 

@@ -105,6 +105,7 @@ class ConsumerDialogue:
             priority=request.priority_level,
             key_ranges=() if sharing is KeySharing.AUTO_SPLIT else ranges,
             address=self._talk.address,
+            client_version=self._talk.client_version,
             since_ms=time.time_ns() // 1_000_000,
             since=trio.current_time(),
         )

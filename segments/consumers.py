@@ -28,6 +28,7 @@ class Consumer:
     priority: int = 0
     key_ranges: Sequence[tuple[int, int]] = ()
     address: str = ""
+    client_version: str = ""
     since_ms: int = 0  # on the clock of the wall
     since: float = 0.0  # on that of the loop
     messages: int = 0

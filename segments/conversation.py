@@ -48,11 +48,14 @@ class Surroundings:
 
 
 class Conversation:
-    def __init__(self, around: Surroundings, peer: Peer, address: str, ended: Callable[[], None]) -> None:
+    def __init__(
+        self, around: Surroundings, peer: Peer, address: str, client_version: str, ended: Callable[[], None]
+    ) -> None:
         """`ended` is called again for what was opened after the connection had gone."""
         self.around = around
         self.peer = peer
         self.address = address
+        self.client_version = client_version
         self.clients = 0  # producers and consumers
         self._ended = ended
         self._is_over = False

@@ -32,6 +32,7 @@ def _producer(producer: Producer, now: float) -> ProducerFigures:
         producer.messages,
         producer.bytes,
         *_rounded(producer.pulse.rates(now, producer.messages, producer.bytes)),
+        producer.client_version,
     )
 
 
@@ -68,6 +69,7 @@ def _subscription(subscription: LogSubscription, now: float, most: int) -> Subsc
                 held,
                 max(0, dispatcher.permits(consumer)),
                 *_rounded(consumer.pulse.rates(now, consumer.messages, consumer.bytes)),
+                consumer.client_version,
             )
             for consumer, held in zip(consumers[:most], unacked, strict=False)
         ),

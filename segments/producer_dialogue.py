@@ -71,6 +71,7 @@ class ProducerDialogue:
             named and request.user_provided_producer_name,
             begin=lambda: self._welcome(request.request_id, log_, producer, version, True),
             address=self._talk.address,
+            client_version=self._talk.client_version,
             since_ms=time.time_ns() // 1_000_000,
             since=trio.current_time(),
         )

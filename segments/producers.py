@@ -42,6 +42,7 @@ class Producer:
     is_named: bool  # by its user
     begin: Callable[[], None]  # tells a client that has waited that its producer may send
     address: str = ""
+    client_version: str = ""
     metadata: Mapping[str, str] | None = None
     topic_epoch: int | None = None
     broken: bool = False  # a message was refused: what follows it would overtake it

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
 from importlib.metadata import version
+from sys import intern
 from typing import Any, Generic
 
 from protocol import replies
@@ -33,6 +34,8 @@ from sessions.outbox import Outbox
 
 PING = encode(replies.ping())
 PONG = encode(replies.pong())
+# Of what clients say they are, as statistics show it.
+_LONGEST_VERSION = 100
 
 # Only what works. Flag 5: metadata of a topic can be asked for without creating it, because we never do. Flag 7: a
 # watch of classic topics that is opened again is answered as a new one is, so a client can check itself by it.
@@ -100,6 +103,7 @@ class Dialogue(Generic[W, N, C]):
     __slots__ = (
         "_address",
         "_classic",
+        "_client_version",
         "_consumers",
         "_counters",
         "_data",
@@ -117,6 +121,7 @@ class Dialogue(Generic[W, N, C]):
         self, outbox: Outbox, hubs: Hubs[W, N, C], terms: Terms, counters: Counters, address: str = ""
     ) -> None:
         self._address = address
+        self._client_version = ""
         self._outbox = outbox
         self._hubs = hubs
         self._terms = terms
@@ -186,6 +191,8 @@ class Dialogue(Generic[W, N, C]):
 
     def _connect(self, command: BaseCommand) -> None:
         self.peer_version = command.connect.protocol_version
+        # One object for all clients that call themselves the same.
+        self._client_version = intern(command.connect.client_version[:_LONGEST_VERSION])
         terms = self._terms
         self._reply(replies.connected(terms.server_version, self.peer_version, terms.max_message_size, FEATURES))
 
@@ -310,7 +317,7 @@ class Dialogue(Generic[W, N, C]):
             self._refuse_unsupported(command)
             return
         if self._data is None:
-            self._data = self._hubs.data.connect(self._outbox, self._address)
+            self._data = self._hubs.data.connect(self._outbox, self._address, self._client_version)
         self._data.receive(command, body)
 
     def _check_room(self, replacing: bool) -> None:

@@ -123,7 +123,7 @@ class DataConnection(Protocol):
 class DataPlane(Protocol):
     """The logs as the dialogue sees them."""
 
-    def connect(self, peer: Outbox, address: str) -> DataConnection: ...
+    def connect(self, peer: Outbox, address: str, client_version: str) -> DataConnection: ...
 
 
 @dataclass(frozen=True, slots=True)

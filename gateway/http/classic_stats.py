@@ -136,6 +136,7 @@ def _publisher(producer: ProducerFigures) -> PublisherStats:
         msg_rate_in=producer.message_rate,
         msg_throughput_in=producer.byte_rate,
         average_msg_size=_average(producer.bytes, producer.messages),
+        client_version=producer.client_version or None,
     )
 
 
@@ -150,6 +151,7 @@ def _consumer(consumer: ConsumerFigures) -> ClassicConsumerStats:
         bytes_out_counter=consumer.bytes,
         unacked_messages=consumer.unacked,
         available_permits=consumer.permits,
+        client_version=consumer.client_version or None,
     )
 
 

@@ -30,6 +30,7 @@ def _producer(name: str, parts: list[tuple[int, ProducerFigures]]) -> ProducerSt
         access_mode=first.mode,
         address=first.address,
         connected_since=shown_time(min(it.since_ms for _, it in parts)),
+        client_version=first.client_version or None,
         segment_ids=sorted({segment_id for segment_id, _ in parts}),
         msg_in_counter=messages,
         bytes_in_counter=size,
@@ -92,6 +93,7 @@ def _consumer(
         byte_rate_out=total(it.byte_rate for _, it in parts),
         unacked_messages=sum(it.unacked for _, it in parts),
         available_permits=sum(it.permits for _, it in parts),
+        client_version=next((it.client_version for _, it in parts if it.client_version), None),
     )
 
 

@@ -208,6 +208,7 @@ class PublisherStats(msgspec.Struct, frozen=True, rename="camel"):
     msg_rate_in: float
     msg_throughput_in: float
     average_msg_size: float
+    client_version: str | None = None
 
 
 class ClassicConsumerStats(msgspec.Struct, frozen=True, rename="camel"):
@@ -220,6 +221,7 @@ class ClassicConsumerStats(msgspec.Struct, frozen=True, rename="camel"):
     bytes_out_counter: int
     unacked_messages: int
     available_permits: int
+    client_version: str | None = None
 
 
 class ClassicSubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):

@@ -23,8 +23,8 @@ from tests.support.logs import PLACE, TOPIC, A, B, LogBench, log_bench
 from tests.support.topology import Topology
 from tests.support.waiting import eventually
 
-PRODUCER = ProducerFigures("p", 1, "Shared", "10.0.0.1:1", 5, 70, 700, 7.0, 70.0)
-CONSUMER = ConsumerFigures("c", 2, "10.0.0.2:1", 6, 40, 400, 3, 100, 4.0, 40.0)
+PRODUCER = ProducerFigures("p", 1, "Shared", "10.0.0.1:1", 5, 70, 700, 7.0, 70.0, "v1")
+CONSUMER = ConsumerFigures("c", 2, "10.0.0.2:1", 6, 40, 400, 3, 100, 4.0, 40.0, "v2")
 BUSY = Traffic(
     1, (PRODUCER,), {"s": SubscriptionFigures("Shared", 3, 1, (CONSUMER,), 4.0, 40.0, 0.5, 2.0)}, 7, 70, 4, 40
 )

@@ -67,7 +67,7 @@ async def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         dialogue.receive(command, b"")
 
     async with trio.open_nursery() as nursery:
-        dialogue = DataDialogue(cast(DataPlane, SimpleNamespace(hosting=slow, nursery=nursery)), peer, "")
+        dialogue = DataDialogue(cast(DataPlane, SimpleNamespace(hosting=slow, nursery=nursery)), peer, "", "")
         for number in range(5):
             ask(number)
         await trio.testing.wait_all_tasks_blocked()

@@ -47,7 +47,7 @@ async def test_consumer_that_is_closed_while_it_is_let_in_holds_no_place(
     async with desk(valkey.url) as d, trio.open_nursery() as nursery:
         peer = ListeningPeer()
         plane = SimpleNamespace(hosting=Here(d.log), starting=Here(d.log), nursery=nursery)
-        dialogue = DataDialogue(cast(DataPlane, plane), peer, "")
+        dialogue = DataDialogue(cast(DataPlane, plane), peer, "", "")
         let_in = d.log.subscribe
 
         async def subscribe_and_close(*args: Any, **options: Any) -> LogSubscription:

@@ -17,6 +17,7 @@ from metadata.log_figures import Traffic
 from metadata.log_places import LogPlace
 from metadata.segment_logs import SegmentLogs
 from protocol import client
+from protocol.client.connection import CLIENT_VERSION
 from protocol.names import TopicName
 from segments import placement
 from tests.support.nodes import running_node, transitions_of
@@ -83,7 +84,7 @@ async def test_a_node_that_owns_nothing_tells_what_goes_through_the_logs_of_anot
     topic = pair.topic()
     await transitions_of(pair.owner).create(topic, 2)
     async with (
-        client.open_pool(pair.owner.pulsar_url) as pool,
+        client.open_pool(pair.owner.pulsar_url, client_version="tests 1.0") as pool,
         client.open_consumer(pool, str(topic), "s", name="worker") as consumer,
         client.open_producer(pool, str(topic), name="shop") as producer,
     ):
@@ -122,6 +123,7 @@ async def test_a_node_that_owns_nothing_tells_what_goes_through_the_logs_of_anot
             [worker] = subscription["consumers"]
             assert (worker["consumerName"], worker["segmentIds"]) == ("worker", [0, 1])
             assert (worker["connected"], worker["unackedMessages"]) == (True, 10)
+            assert shop["clientVersion"] == worker["clientVersion"] == "tests 1.0"
             owners = {part["ownerBroker"] for part in stats["layout"]["segments"].values()}
             assert owners == {pair.owner.pulsar_url}
             assert [part["producerCount"] for part in stats["layout"]["segments"].values()] == [1, 1]
@@ -211,6 +213,7 @@ async def test_classic_topic_has_the_statistics_that_classic_clients_know(pair: 
             [publisher] = stats["publishers"]
             assert (publisher["producerName"], publisher["accessMode"]) == ("shop", "Shared")
             [worker] = stats["subscriptions"]["s"]["consumers"]
+            assert publisher["clientVersion"] == worker["clientVersion"] == CLIENT_VERSION
             assert (worker["consumerName"], worker["msgOutCounter"], worker["unackedMessages"]) == ("worker", 20, 5)
     assert (
         await pair.http.get(f"{pair.owner.http_url}/admin/v2/persistent/public/default/none/stats")

@@ -139,6 +139,6 @@ async def test_refusal_whose_text_no_wire_can_carry_is_told_all_the_same() -> No
         plane = SimpleNamespace(hosting=Nowhere(), nursery=nursery)
         command = BaseCommand(type=BaseCommand.LOOKUP)
         command.lookupTopic.request_id, command.lookupTopic.topic = 1, SEGMENT
-        DataDialogue(cast(DataPlane, plane), peer, "").receive(command, b"")
+        DataDialogue(cast(DataPlane, plane), peer, "", "").receive(command, b"")
     [answer] = peer.heard
     assert answer.lookupTopicResponse.error == api.TopicNotFound
