@@ -71,6 +71,7 @@ class MessageFrames:
             self._newest = epoch
             self._epoch = b"\x28" + varint(epoch)
             self._high = -1
+            self._begin.clear()
 
     def head(self, index: int, redeliveries: int, ack_set: Sequence[int], body: int) -> bytes:
         """Everything before a body of so many bytes."""
@@ -95,7 +96,7 @@ class MessageFrames:
     def _turn_to(self, high: int) -> None:
         rest = varint(high) + self._partition + self._epoch
         if len(rest) != len(self._rest):
-            self._begin.clear()
+            self._begin.clear()  # it has lengths in it
         self._high, self._rest = high, rest
 
     def _begin_of(self, index: int, body: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.framing import encode
@@ -13,44 +13,47 @@ LONGS = st.integers(0, 2**64 - 1)
 WORDS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4)
 
 
-@given(
-    LONGS,
-    LONGS,
-    LONGS,
-    st.integers(-1, 1000),
-    st.just(0) | st.integers(0, 2**32 - 1),
-    WORDS,
-    st.integers(0, 2**20),
-    st.none() | LONGS,
-    st.none() | LONGS,
+# Near each other, and of all lengths.
+INDEXES = st.integers(0, 70).map(lambda bits: min(2**bits, 2**64 - 1)) | LONGS
+STEPS = st.lists(
+    st.tuples(
+        INDEXES,
+        st.just(0) | st.integers(0, 2**32 - 1),
+        st.just([]) | WORDS,
+        st.sampled_from([0, 100, 1000]) | st.integers(0, 2**20),
+        st.none() | st.sampled_from([1, 127, 128, 2**14]) | LONGS,
+    ),
+    min_size=1,
+    max_size=8,
 )
-def test_message_head_is_what_protobuf_writes(
+
+
+@given(LONGS, LONGS, st.integers(-1, 1000), st.none() | LONGS | st.integers(0, 200), STEPS)
+@example(1, 2, -1, 127, [(20_000, 0, [], 100, None), (300, 0, [], 100, 128)])
+@example(1, 2, -1, None, [(3_000_000, 0, [], 100, None), (300, 0, [], 100, 1)])
+def test_message_heads_are_what_protobuf_writes(
     consumer_id: int,
     ledger: int,
-    index: int,
     partition: int,
-    redeliveries: int,
-    ack_set: list[int],
-    size: int,
     epoch: int | None,
-    later: int | None,
+    steps: list[tuple[int, int, list[int], int, int | None]],
 ) -> None:
-    command = BaseCommand(type=BaseCommand.MESSAGE)
-    command.message.consumer_id = consumer_id
-    command.message.message_id.ledgerId = ledger
-    command.message.message_id.entryId = index
-    if partition >= 0:
-        command.message.message_id.partition = partition
-    if redeliveries:
-        command.message.redelivery_count = redeliveries
-    command.message.ack_set.extend(ack_set)
     frames = MessageFrames(consumer_id, ledger, partition, epoch)
-    known = [number for number in (epoch, later) if number is not None]
-    for count in range(1 if later is None else 2):
-        if count and later is not None:
-            frames.begin_epoch(later)
-        if epoch is not None or count:
-            command.message.consumer_epoch = max(known) if count else known[0]
+    for index, redeliveries, ack_set, size, next_epoch in steps:
+        if next_epoch is not None:
+            frames.begin_epoch(next_epoch)
+            epoch = next_epoch if epoch is None else max(epoch, next_epoch)
+        command = BaseCommand(type=BaseCommand.MESSAGE)
+        command.message.consumer_id = consumer_id
+        command.message.message_id.ledgerId = ledger
+        command.message.message_id.entryId = index
+        if partition >= 0:
+            command.message.message_id.partition = partition
+        if redeliveries:
+            command.message.redelivery_count = redeliveries
+        command.message.ack_set.extend(ack_set)
+        if epoch is not None:
+            command.message.consumer_epoch = epoch
         whole = encode(command)
         head = frames.head(index, redeliveries, ack_set, size)
         assert head[4:] == whole[4:]
