@@ -202,7 +202,7 @@ class Settings:
         kinds.size("1MB", "100GB"),
         "256MB",
         CONNECTIONS,
-        "Bytes that may wait for all clients together; at the limit those are cut for which most is queued.",
+        "Bytes that may wait for all clients together; at the limit those are cut that hold most for longest.",
     )
     http_concurrency: int = _row(
         kinds.number(1, 10_000), "8", CONNECTIONS, "How many admin requests are worked on at the same time."

@@ -18,9 +18,10 @@ SOURCE_COST = 64
 class Backlog:
     """Frames in sending order. States are replaceable until their first byte is out, replies never."""
 
-    __slots__ = ("_frames", "_reply_keys", "_rest", "reply_cost", "size")
+    __slots__ = ("_frames", "_reply_keys", "_rest", "moved_at", "reply_cost", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, moved_at: float = 0.0) -> None:
+        self.moved_at = moved_at  # when the peer took something last
         # States stand under their watch (>= 0), replies under even numbers below zero, other frames under odd ones.
         # An OrderedDict, because
         # assigning to a present key keeps its place, and taking the first of thousands is as cheap as of one.

@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 
 # How many frames the writer sends before it lets other tasks run: 64 sends are a stall of 1 to 3 ms.
 FRAMES_PER_TURN = 64
+# In seconds: those that began to wait within so short a time are told apart by how much it is.
+_MOMENT = 0.1
 # The kernel takes no more than 1,024 buffers in one call.
 PARTS_PER_SEND = 512
 
@@ -23,7 +25,7 @@ PARTS_PER_SEND = 512
 class OutboxLimits:
     """`stall_limit`: seconds without one accepted byte before the peer is cut. `reply_backlog`: memory in
     queued replies above which the connection's commands are left unread. `total_bytes`: queued on all connections
-    together, above which those with most of it are cut."""
+    together, above which those are cut that have held most of it for longest."""
 
     stall_limit: float = 30.0
     reply_backlog: int = 64 * 1024
@@ -260,12 +262,21 @@ class Outbox:
         self._keep_within_total()
 
     def _keep_within_total(self) -> None:
-        """Over the bound of all connections those have to go that need most: whoever takes what it is sent is not."""
+        """Over the bound of all connections those have to go that hold most of it, and have for longest taken nothing.
+
+        Whoever reads may have most for a moment, with what it was just given.
+        """
         while self._counters.outbox_bytes > self._limits.total_bytes and self._slow:
-            max(self._slow, key=_queued_bytes).close(CloseReason.OVERLOAD)
+            now = trio.current_time()
+            max(self._slow, key=lambda outbox: outbox.burden(now)).close(CloseReason.OVERLOAD)
+
+    def burden(self, now: float) -> float:
+        """What the queue costs everybody: its bytes, times the seconds since the peer has taken any."""
+        backlog = self._backlog
+        return 0.0 if backlog is None else backlog.size * (now - backlog.moved_at + _MOMENT)
 
     def _start_backlog(self) -> Backlog:
-        self._backlog = backlog = Backlog()
+        self._backlog = backlog = Backlog(trio.current_time())
         self._slow.add(self)
         self._nursery.start_soon(self._write, backlog)
         return backlog
@@ -277,12 +288,13 @@ class Outbox:
     async def _write(self, backlog: Backlog) -> None:
         """Send until the backlog is empty. Any other end closes the connection: nobody sends the rest."""
         try:
-            deadline = trio.current_time() + self._limits.stall_limit
+            deadline = backlog.moved_at + self._limits.stall_limit
             while backlog and not self.closed:
                 with trio.move_on_at(deadline) as patience:
                     await trio.lowlevel.wait_writable(self._sock)
                 if self._send_turn(backlog):
-                    deadline = trio.current_time() + self._limits.stall_limit
+                    backlog.moved_at = trio.current_time()
+                    deadline = backlog.moved_at + self._limits.stall_limit
                 elif patience.cancelled_caught and backlog:
                     self._counters.stalls += 1
                     self.close(CloseReason.STALLED)
@@ -339,7 +351,3 @@ class Outbox:
         if self._progress is not None:
             self._progress.set()
             self._progress = None
-
-
-def _queued_bytes(outbox: Outbox) -> int:
-    return outbox.queued_bytes

@@ -127,7 +127,7 @@ async def test_watches_opened_too_fast_are_read_slowly_and_never_refused() -> No
         assert not any(answer.scalableTopicUpdate.HasField("error") for answer in answers)
 
 
-async def test_when_too_much_waits_on_all_connections_those_with_most_are_cut() -> None:
+async def test_when_too_much_waits_on_all_connections_some_are_cut() -> None:
     async with serving(outbox_limits=OutboxLimits(total_bytes=1_000_000)) as server:
         healthy = await server.greet()
         blocked = [await server.greet(receive_buffer=4096) for _ in range(4)]

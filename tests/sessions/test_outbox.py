@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import trio
+import trio.testing
 
 from sessions.counters import CloseReason, Counters
 from sessions.outbox import Outbox, OutboxLimits
@@ -508,6 +509,25 @@ async def test_over_the_bound_of_all_connections_those_go_that_have_most_queued(
         free.reply(b"at once")
         assert lines[3].take() == b"at once"
         for outbox in (deaf, late, free):
+            outbox.close(CloseReason.SHUTDOWN)
+
+
+async def test_who_reads_is_not_cut_for_what_it_was_just_given(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    limits, counters, slow = OutboxLimits(total_bytes=5 * FRAME), Counters(), set[Outbox]()
+    with ExitStack() as stack:
+        lines = [stack.enter_context(open_line(counters)) for _ in range(3)]
+        deaf, small, reading = (line.outbox(nursery, limits, slow) for line in lines)
+        small.reply(b"." * (FRAME // 4))
+        deaf.reply(b"." * FRAME)
+        reading.reply(b"." * FRAME)
+        await lines[2].read(FRAME)
+        await trio.sleep(5)
+        for _ in range(4):
+            reading.reply(b"." * FRAME)
+        assert [outbox.closed for outbox in (deaf, small, reading)] == [True, False, False]
+        for outbox in (small, reading):
             outbox.close(CloseReason.SHUTDOWN)
 
 
