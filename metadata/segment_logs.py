@@ -14,6 +14,7 @@ from typing import Final
 from metadata import keys, scripts
 from metadata.errors import LogFenced, LogMissing, LogSealed, TooFewReplicas
 from metadata.lanes import Lane
+from metadata.link import Link
 from metadata.log_entries import Entry, StoredEntry, pack_header, stored_entries, stream_id
 from metadata.log_places import LogPlace
 from metadata.log_standings import read_standings, store_lost
@@ -170,9 +171,21 @@ class SegmentLogs:
             args += (name, mark_entry(mark))
         outcome, link = await self._store.appends.script_and_link(place.slot, scripts.APPEND_ENTRIES, script_keys, args)
         await self._check(claim, outcome)
-        if not replicas:
-            return
-        if (have := await self._replication.confirmed(link, replicas, replica_timeout)) < replicas:
+        if replicas:
+            await self._replicated(place, link, replicas, replica_timeout)
+
+    async def confirm(self, claim: Claim, replicas: int, *, replica_timeout: float = 1.0) -> None:
+        """Return when so many replicas have all that the log holds; TooFewReplicas where not in time."""
+        place = claim.place
+        # A connection is only told about its own writes.
+        outcome, link = await self._store.appends.script_and_link(
+            place.slot, scripts.CONFIRM_CLAIM, [place.key], [claim.incarnation, claim.token]
+        )
+        await self._check(claim, outcome)
+        await self._replicated(place, link, replicas, replica_timeout)
+
+    async def _replicated(self, place: LogPlace, link: Link, replicas: int, timeout: float) -> None:
+        if (have := await self._replication.confirmed(link, replicas, timeout)) < replicas:
             raise TooFewReplicas(
                 f"Entries of {place.name} are stored, but only {have} of {replicas} replicas have them: send again."
             )

@@ -190,8 +190,7 @@ class Appender:
         now_ms = self.last_time_ms = max(self.last_time_ms, time.time_ns() // 1_000_000)
         new = [sent for sent in taken if sent.is_new]
         if not new:
-            self._tell_untold()
-            self._tell(taken)
+            await self._tell_again(taken)
             return
         entries = [Entry(now_ms, sent.messages, sent.body, None, sent.hash_range) for sent in new]
         first = self.next
@@ -224,6 +223,18 @@ class Appender:
         else:
             self._tell_untold()
 
+    async def _tell_again(self, taken: Sequence[Sent]) -> None:
+        """Answer for messages that were stored before, perhaps without the replicas that they need."""
+        try:
+            if self._replicas:
+                await self._confirm()
+        except TooFewReplicas as error:
+            self._tell_untold()
+            self._refuse(taken, error)
+            return
+        self._tell_untold()
+        self._tell(taken)
+
     def _grow(self, first: int, entries: Sequence[Entry], added: int) -> None:
         self.next = first + len(entries)
         # By what was added, not to what it was going to be: something may have been trimmed meanwhile.
@@ -252,7 +263,22 @@ class Appender:
                 log.info("appending to %s waits for the store: %s", self.claim.place.name, error)
             await trio.sleep(backoff.next())
             if await self._claim_again() >= first + len(entries):
+                if self._replicas:
+                    await self._confirm()
                 return
+
+    async def _confirm(self) -> None:
+        """Return when as many replicas as are asked for have all that is stored; TooFewReplicas where not in time."""
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while True:
+            try:
+                await self._logs.confirm(self.claim, self._replicas)
+                return
+            except (LogFenced, LogMissing, TooFewReplicas):
+                raise
+            except StoreError as error:
+                log.info("%s waits for its replicas: %s", self.claim.place.name, error)
+            await trio.sleep(backoff.next())
 
     async def _claim_again(self) -> int:
         """Under a new term whatever is still under way of the last call is refused; how far the log reaches."""

@@ -61,6 +61,7 @@ SEAL_CLASSIC = _load("seal_classic")
 MIGRATE_TOPIC = _load("migrate_topic")
 CLAIM_SEGMENT = _load("claim_segment")
 APPEND_ENTRIES = _load("append_entries")
+CONFIRM_CLAIM = _load("confirm_claim")
 SAVE_CURSORS = _load("save_cursors")
 FORGET_PRODUCERS = _load("forget_producers")
 SET_TOPIC_EPOCH = _load("set_topic_epoch")
@@ -98,6 +99,7 @@ ALL = (
     MIGRATE_TOPIC,
     CLAIM_SEGMENT,
     APPEND_ENTRIES,
+    CONFIRM_CLAIM,
     SAVE_CURSORS,
     FORGET_PRODUCERS,
     SET_TOPIC_EPOCH,

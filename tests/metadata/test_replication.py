@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import trio
 import trio.testing
@@ -10,7 +12,8 @@ from layout import records
 from metadata.errors import LogFenced, OutcomeUnknown, StoreUnavailable, TooFewReplicas
 from metadata.link import Link
 from metadata.replication import Replication
-from metadata.segment_logs import LogPlace
+from metadata.segment_logs import LogPlace, SegmentLogs
+from metadata.store import open_store
 from tests.conftest import Stores
 from tests.support.logs import PLACE, TOPIC, LogBench, entries, log_bench
 from tests.support.processes import ValkeyProcess
@@ -43,6 +46,33 @@ async def test_an_append_is_confirmed_once_the_replica_has_it(replicated: Replic
         claim = (await b.open()).claim
         await b.logs.append(claim, 0, entries(b"one"), {}, 3, replicas=1, replica_timeout=5)
         assert replicated.replica.client().xlen(PLACE.log(claim.incarnation)) == 1
+
+
+@pytest.mark.slow
+async def test_what_was_stored_on_another_connection_is_confirmed_once_the_replica_has_it(
+    replicated: Replicated,
+) -> None:
+    async with log_bench(replicated.url) as before:
+        claim = (await before.open()).claim
+        replicated.cut_replication()
+        await before.logs.append(claim, 0, entries(b"one"), {}, 3)
+    async with open_store(replicated.url) as store:
+        logs = SegmentLogs(store)
+        with pytest.raises(TooFewReplicas, match="0 of 1"):
+            await logs.confirm(claim, 1, replica_timeout=0.05)
+        replicated.restore_replication()
+
+        async def confirmed() -> bool:
+            try:
+                await logs.confirm(claim, 1, replica_timeout=0.2)
+            except TooFewReplicas:
+                return False
+            return True
+
+        await eventually(confirmed, 20)
+        assert replicated.replica.client().xlen(PLACE.log(claim.incarnation)) == 1
+        with pytest.raises(LogFenced):
+            await logs.confirm(dataclasses.replace(claim, term=claim.term + 1), 1)
 
 
 @pytest.mark.slow

@@ -237,10 +237,16 @@ async def test_message_that_too_few_replicas_have_is_refused_and_keeps_its_place
         await client.send(b"".join(message(number) for number in range(10)))
         refused = [(await client.receive(within=20)).send_error for _ in range(10)]
         assert [(it.sequence_id, it.error) for it in refused] == [(n, api.PersistenceError) for n in range(10)]
+        impatient = await connected(node)
+        await producer(impatient, epoch=1)
+        await impatient.send(message(0))
+        assert (await impatient.receive(within=20)).send_error.error == api.PersistenceError, "it is not safer now"
         host, port = valkey.address
         with ValkeyProcess(replicaof=f"{host} {port}").start() as replica:
             await eventually(lambda: replica.info("replication")["master_link_status"] == "up", within=20)
             again = await connected(node)
-            await producer(again, epoch=1)
+            await producer(again, epoch=2)
+            await again.send(message(0))
+            assert await receipts(again, 1) == [(0, 0)], "it was stored, and is on the replica now"
             await again.send(b"".join(message(number) for number in range(11)))
             assert await receipts(again, 11) == [(number, number) for number in range(11)]
