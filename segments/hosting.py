@@ -90,6 +90,7 @@ class Hosting:
         self._session_held = session_held
         self._open: dict[str, OpenLog] = {}
         self._opening: dict[str, trio.Event] = {}
+        self._leaving: dict[str, trio.Event] = {}  # given up, and the store does not know yet
         self._by_path: dict[str, set[OpenLog]] = {}
         self._looking: dict[OpenLog, bool] = {}  # whether it has to be looked at once more
         self._checking: dict[str, bool] = {}  # topics whose subscriptions are looked at, and whether once more
@@ -110,6 +111,8 @@ class Hosting:
         if place.name in self._open:
             return self._nodes.nodes[0].pulsar_url
         state = await self._around.logs.state(place)
+        if place.name in self._leaving:
+            return self._chosen_url(place.name)
         if state is not None and state.session and await self._nodes.is_alive(state.session):
             for node in self._nodes.nodes:
                 if node.session == state.session and node.pulsar_url:
@@ -135,10 +138,10 @@ class Hosting:
                 if found.is_open:
                     return found
                 continue
-            opening = self._opening.get(place.name)
-            if opening is None:
+            under_way = self._opening.get(place.name) or self._leaving.get(place.name)
+            if under_way is None:
                 return await self._claim_alone(place, by_force)
-            await opening.wait()
+            await under_way.wait()
 
     async def _claim_alone(self, place: LogPlace, by_force: bool) -> OpenLog:
         done = self._opening[place.name] = trio.Event()
@@ -371,6 +374,9 @@ class Hosting:
                 nursery.start_soon(self._let_go, owned)
 
     async def _let_go(self, owned: OpenLog) -> None:
+        if owned.name in self._leaving:
+            return
+        done = self._leaving[owned.name] = trio.Event()
         try:
             with trio.move_on_after(_LET_GO_LIMIT) as limit:
                 await owned.let_go(self._chosen_url(owned.name) if not self._stopping else None)
@@ -379,3 +385,6 @@ class Hosting:
         else:
             if limit.cancelled_caught:
                 log.info("%s is not given up in order: the store does not answer", owned.name)
+        finally:
+            del self._leaving[owned.name]
+            done.set()

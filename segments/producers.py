@@ -46,6 +46,7 @@ class Producer:
     metadata: Mapping[str, str] | None = None
     topic_epoch: int | None = None
     broken: bool = False  # a message was refused: what follows it would overtake it
+    waits: bool = False  # to have the log alone, and may not send before
     messages: int = 0
     bytes: int = 0
     pending: int = 0
@@ -183,6 +184,7 @@ class Producers:
             case Mode.WAIT:
                 self._check_epoch(client_epoch)
                 if self._by_name:
+                    producer.waits = True
                     self._waiting.append(producer)
                     return False
             case Mode.FENCING:

@@ -62,8 +62,9 @@ class Sending:
         self._sequences = Sequences(opened.producers)
         self._receipts = Receipts(opened.claim.ledger)
         self._refused_as_sealed: list[Sent] = []
-        # When producers were last here, of those that are not.
-        self._away = dict.fromkeys(opened.producers, trio.current_time())
+        # When producers were last here, of those that are not, in the order in which they left: as far as can be told.
+        by_place = sorted(opened.producers, key=lambda name: opened.producers[name].index)
+        self._away = dict.fromkeys(by_place, trio.current_time())
         self._appender = Appender(
             around.logs,
             opened,
@@ -128,8 +129,11 @@ class Sending:
     def drop(self, producer: Producer) -> None:
         """A producer is gone; one that waited for that may send."""
         following = self.producers.leave(producer)
-        if producer.name not in self.producers and self._sequences.last(producer.name) >= 0:
-            self._away[producer.name] = trio.current_time()
+        if producer.name not in self.producers:
+            if self._sequences.last(producer.name) >= 0:
+                self._away[producer.name] = trio.current_time()
+            else:
+                self._sequences.forget(producer.name)
         if following is not None:
             self._around.nursery.start_soon(self._promote, following)
 
@@ -147,6 +151,7 @@ class Sending:
                         return  # the log is not ours any more, and the producer hears of that
                     log.info("a producer of %s waits for the store: %s", self.place.name, error)
                 await trio.sleep(backoff.next())
+            following.waits = False
             following.begin()
         except Exception:
             log.exception("a producer of %s could not be told that it may send", self.place.name)
@@ -194,8 +199,8 @@ class Sending:
             producer.pending += 1
             self._found_sealed([Sent(producer, sequence, highest, last, messages, b"", False)])
             return
-        if producer.broken:
-            return  # it has been told to come back, and sends again then whatever it has sent since
+        if producer.broken or producer.waits:
+            return  # it has been told to come back, or to wait, and sends again then whatever it has sent since
         if self._is_over_quota:
             self._turn_away(producer, sequence, QuotaExceeded.server_error, _OVER_QUOTA)
             return

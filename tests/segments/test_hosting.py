@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
 import pytest
 import trio
+import trio.testing
 
 from layout import records
 from metadata.errors import StoreUnavailable
@@ -97,7 +98,9 @@ class NoClassicLogs:
 
 
 @asynccontextmanager
-async def host_bench(url: str, segments: int = 1) -> AsyncIterator[HostBench]:
+async def host_bench(
+    url: str, segments: int = 1, logs_of: Callable[[TopicStore], FalteringLogs] = FalteringLogs
+) -> AsyncIterator[HostBench]:
     async def told(_: LogPlace) -> None:
         await trio.lowlevel.checkpoint()
 
@@ -108,7 +111,7 @@ async def host_bench(url: str, segments: int = 1) -> AsyncIterator[HostBench]:
         return -1
 
     async with log_bench(url, segments) as bench, trio.open_nursery() as nursery:
-        logs = FalteringLogs(bench.store)
+        logs = logs_of(bench.store)
         around = Around(logs, nursery, LogLimits(), DataCounters(), Budget(1_000_000), told)
         cluster = Cluster([HERE])
         hosting = Hosting(around, cluster, NoClassicLogs(), nobody, always, rebalance_interval=1)
@@ -168,6 +171,43 @@ async def test_log_that_belongs_elsewhere_is_not_taken_while_its_node_lives(valk
         assert await b.hosting.url_of(PLACE.name) == THERE.pulsar_url
         b.cluster.nodes.remove(THERE)
         assert (await b.hosting.open(PLACE.name)).is_open
+
+
+class SlowRelease(FalteringLogs):
+    """Logs are given up when that is allowed."""
+
+    def __init__(self, store: TopicStore) -> None:
+        super().__init__(store)
+        self.releasing, self.allowed = trio.Event(), trio.Event()
+
+    async def release(self, claim: Claim) -> None:
+        self.releasing.set()
+        await self.allowed.wait()
+        await super().release(claim)
+
+
+async def test_log_that_is_on_its_way_to_another_node_is_not_taken_back(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url, segments=16, logs_of=SlowRelease) as b:
+        assert isinstance(b.logs, SlowRelease)
+        theirs = next(owned for owned in await open_all(b) if placement.choose(owned.name, (A, B)) == B)
+        b.cluster.nodes.append(THERE)
+        came_back: list[str] = []
+
+        async def come_back() -> None:
+            with pytest.raises(NotHere, match="another node"):
+                await b.hosting.open(theirs.name)
+            came_back.append(theirs.name)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(b.hosting._let_go, theirs)
+            await b.logs.releasing.wait()
+            assert await b.hosting.url_of(theirs.name) == THERE.pulsar_url
+            nursery.start_soon(come_back)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert not came_back, "the store still says that it is here"
+            b.logs.allowed.set()
+        assert came_back
+        assert (await b.bench.state(theirs.place)).session == ""
 
 
 async def test_who_reads_is_not_served_by_a_node_that_has_lost_the_log_unawares(valkey: ValkeyProcess) -> None:

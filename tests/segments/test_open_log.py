@@ -73,10 +73,16 @@ class Desk:
 
 @asynccontextmanager
 async def desk(url: str, session: str = A, limits: LogLimits | None = None) -> AsyncIterator[Desk]:
+    async with log_bench(url) as bench, desk_of(bench, session, limits) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def desk_of(bench: LogBench, session: str, limits: LogLimits | None = None) -> AsyncIterator[Desk]:
     async def told(_: object) -> None:
         await trio.lowlevel.checkpoint()
 
-    async with log_bench(url) as bench, trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
         opened: Opened = await bench.open(session)
         around = Around(bench.logs, nursery, limits or LogLimits(), DataCounters(), Budget(1_000_000), told)
         yield Desk(bench, OpenLog(opened, around, lambda _: None))
@@ -265,6 +271,34 @@ async def test_of_many_producers_that_are_away_those_are_forgotten_that_left_fir
         assert await remembered(d) == {"third", "first"}
 
 
+async def test_producer_that_stored_nothing_leaves_nothing(valkey: ValkeyProcess) -> None:
+    async with desk(valkey.url) as d:
+        producer, peer = await d.producer("refused")
+        valkey.client().config_set("maxmemory", "1")
+        try:
+            d.send(producer, 0)
+            await eventually(lambda: peer.errors == [(0, api.PersistenceError)], LIMIT)
+        finally:
+            valkey.client().config_set("maxmemory", "0")
+        await d.log.sending.leave(producer)
+        assert d.log.sending._sequences._lines == {}
+
+
+async def test_producers_of_which_nobody_knows_when_they_left_are_forgotten_in_the_order_of_their_messages(
+    valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(valkey.url) as d:
+        names = [f"p{number}" for number in range(20)]
+        for name in names:
+            producer, peer = await d.producer(name)
+            d.send(producer, 0)
+            await received(peer)
+        monkeypatch.setattr("segments.sending._MOST_AWAY", 5)
+        async with desk_of(d.bench, B) as again:
+            await again.log.keep(0)
+            assert await remembered(again) == set(names[-5:])
+
+
 @pytest.mark.parametrize(("memory", "places"), [(60.0, [0, 1]), (-1.0, [NOWHERE, 1])])
 async def test_of_producers_that_stay_away_only_the_last_place_is_remembered(
     valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch, memory: float, places: list[int]
@@ -281,6 +315,24 @@ async def test_of_producers_that_stay_away_only_the_last_place_is_remembered(
             await d.log.sending.leave(producer)
             await d.log.keep(0)
         assert told == [[0, 1], places]
+
+
+async def test_producer_that_waits_to_have_the_log_alone_cannot_send(valkey: ValkeyProcess) -> None:
+    async with desk(valkey.url) as d:
+        first, first_peer = await d.producer("first")
+        begun = trio.Event()
+        peer = ListeningPeer()
+        waiting = Producer(peer, 1, "w", Mode.WAIT, 0, is_named=True, begin=begun.set)
+        assert not await d.log.join(waiting, None)
+        d.send(waiting, 0)
+        d.send(first, 0)
+        await received(first_peer)
+        assert (peer.heard, d.log.next) == ([], 1)
+        await d.log.sending.leave(first)
+        with trio.fail_after(LIMIT):
+            await begun.wait()
+        d.send(waiting, 0)
+        await received(peer)
 
 
 async def test_producers_of_all_logs_share_a_bound_of_what_waits() -> None:
