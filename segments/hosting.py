@@ -138,7 +138,7 @@ class Hosting:
                 if found.is_open:
                     return found
                 continue
-            under_way = self._opening.get(place.name) or self._leaving.get(place.name)
+            under_way = self._opening.get(place.name, self._leaving.get(place.name))
             if under_way is None:
                 return await self._claim_alone(place, by_force)
             await under_way.wait()

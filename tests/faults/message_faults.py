@@ -15,7 +15,8 @@ import trio
 from layout import records
 from layout.layouts import Layout
 from metadata import keys, scripts
-from tests.e2e.controller_cluster import ForkedServer, path_of
+from tests.e2e.controller_cluster import path_of
+from tests.e2e.forked import ForkedServer
 from tests.e2e.vela_process import SCALABLE, START_LIMIT
 from tests.faults.message_clients import Consumer, Producer, Recorder
 from tests.support.ports import HOST, ReservedPort
@@ -57,11 +58,12 @@ return 1
 class Cluster:
     """Nodes on one store, each on its own way to it, that come back at the addresses they had."""
 
-    def __init__(self, store: ValkeyProcess, proxies: Sequence[FaultProxy], directory: Path) -> None:
+    def __init__(self, store: ValkeyProcess, proxies: Sequence[FaultProxy], directory: Path, fault: str = "") -> None:
         self.store = store
         self.proxies = proxies
         self.nodes: list[ForkedServer] = []
         self._directory = directory
+        self._fault = fault
         self._ports = [ReservedPort() for _ in proxies]
         self._started = 0
         self.ended: list[ForkedServer] = []
@@ -88,6 +90,7 @@ class Cluster:
             *("--listen", f"{HOST}:{self._ports[index].number}"),
             *("--store", self.proxies[index].url),
             *FLAGS,
+            fault=self._fault,
         )
 
     def close(self) -> None:

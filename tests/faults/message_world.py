@@ -41,6 +41,8 @@ class Plan:
     keys: int = 12
     stream_consumers: int = 3
     queue_consumers: int = 2
+    settle_limit: float = SETTLE_LIMIT
+    planted: str = ""  # a fault that the servers have, out of `tests.faults.planted`
 
 
 async def run(plan: Plan, directory: Path) -> History:
@@ -52,7 +54,7 @@ async def run(plan: Plan, directory: Path) -> History:
         store = stack.enter_context(ValkeyProcess(appendfsync="always").start())
         proxies = [await stack.enter_async_context(FaultProxy.open(*store.address)) for _ in range(NODES)]
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=10, trust_env=False, follow_redirects=True))
-        cluster = Cluster(store, proxies, directory)
+        cluster = Cluster(store, proxies, directory, plan.planted)
         stack.callback(cluster.close)
         await cluster.start()
         world = _World(plan, cluster, recorder, chance, http)
@@ -114,9 +116,9 @@ class _World:
     async def _is_consumed(self) -> bool:
         """Wait until every message has come and every acknowledgement is confirmed; False if that takes too long."""
         try:
-            await eventually(lambda: not self._recorder.missing(), within=SETTLE_LIMIT)
+            await eventually(lambda: not self._recorder.missing(), within=self._plan.settle_limit)
         except Never:
-            self._recorder.fault(f"after {SETTLE_LIMIT:g} s {self._recorder.missing()}")
+            self._recorder.fault(f"after {self._plan.settle_limit:g} s {self._recorder.missing()}")
             for consumer in self._consumers:
                 self._recorder.fault(consumer.standing())
             stats = await self._http.get(f"{self._cluster.nodes[0].http_url}{SCALABLE}/{self._topic}/stats")

@@ -14,6 +14,7 @@ from tests.faults.message_world import SETTLE_LIMIT, Plan, run
 
 SHORT_RUNS: Final = 10
 LONG_RUNS: Final = 500
+BROKEN_RUNS: Final = 5
 # What does not settle is told as such, with what is missing: also where that happens twice.
 pytestmark = pytest.mark.timeout(2 * SETTLE_LIMIT + 60)
 
@@ -22,6 +23,24 @@ pytestmark = pytest.mark.timeout(2 * SETTLE_LIMIT + 60)
 @pytest.mark.parametrize("seed", range(SHORT_RUNS))
 async def test_messages_survive_faults(seed: int, tmp_path: Path) -> None:
     check(await run(Plan(seed, seconds=6.0), tmp_path), tmp_path)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("planted", "seen_as"),
+    [
+        ("acknowledgements", "came back"),
+        ("messages", "never came to"),
+        ("order", "of stream after"),
+    ],
+)
+async def test_servers_that_are_broken_are_found_out(planted: str, seen_as: str, tmp_path: Path) -> None:
+    """Not in every run: a fault has to meet another one."""
+    for attempt in range(BROKEN_RUNS):
+        history = await run(Plan(attempt, seconds=6.0, settle_limit=10.0, planted=planted), tmp_path / str(attempt))
+        if any(seen_as in text for text in violations(history)):
+            return
+    pytest.fail(f"nothing was found in {BROKEN_RUNS} runs")
 
 
 @pytest.mark.soak

@@ -173,6 +173,19 @@ async def test_log_that_belongs_elsewhere_is_not_taken_while_its_node_lives(valk
         assert (await b.hosting.open(PLACE.name)).is_open
 
 
+async def test_those_who_come_together_get_the_same_log(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        opened: list[OpenLog] = []
+
+        async def come() -> None:
+            opened.append(await b.hosting.open(PLACE.name))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(come)
+        assert opened == b.hosting.logs * 3
+
+
 class SlowRelease(FalteringLogs):
     """Logs are given up when that is allowed."""
 

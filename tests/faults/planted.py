@@ -1,0 +1,64 @@
+"""Faults that servers are given on purpose, to see that the checker of histories finds them.
+
+Each changes the server that it is called in, before that begins.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+from metadata.segment_logs import SegmentLogs
+from segments.appending import Appender, Sent
+
+# How often what is broken does not work.
+OFTEN: Final = 0.2
+
+
+def forget_acknowledgements() -> None:
+    """Confirm some acknowledgements without writing them."""
+    save = SegmentLogs.save
+
+    async def broken(logs: SegmentLogs, *args: Any, drained: bool = False) -> None:
+        if drained or random.random() >= OFTEN:
+            await save(logs, *args, drained=drained)
+
+    SegmentLogs.save = broken  # type: ignore[method-assign,assignment]
+
+
+def lose_messages() -> None:
+    """Store another message in the place of some."""
+    take = Appender._take
+
+    def broken(appender: Appender) -> list[Sent]:
+        taken = take(appender)
+        for before, sent in pairwise(taken):
+            if sent.is_new and len(sent.body) == len(before.body) and random.random() < OFTEN:
+                sent.body = before.body
+        return taken
+
+    Appender._take = broken  # type: ignore[method-assign,assignment]
+
+
+def exchange_messages() -> None:
+    """Store some messages in the place of those before them."""
+    take = Appender._take
+
+    def broken(appender: Appender) -> list[Sent]:
+        taken = take(appender)
+        for before, sent in pairwise(taken):
+            both_new = before.is_new and sent.is_new
+            if both_new and len(sent.body) == len(before.body) and random.random() < OFTEN:
+                sent.body, before.body = before.body, sent.body
+        return taken
+
+    Appender._take = broken  # type: ignore[method-assign,assignment]
+
+
+FAULTS: Final[Mapping[str, Callable[[], None]]] = {
+    "acknowledgements": forget_acknowledgements,
+    "messages": lose_messages,
+    "order": exchange_messages,
+}
