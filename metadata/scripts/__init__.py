@@ -62,6 +62,7 @@ MIGRATE_TOPIC = _load("migrate_topic")
 CLAIM_SEGMENT = _load("claim_segment")
 APPEND_ENTRIES = _load("append_entries")
 SAVE_CURSORS = _load("save_cursors")
+TELL_DRAINED = _load("tell_drained")
 FORGET_PRODUCERS = _load("forget_producers")
 SET_TOPIC_EPOCH = _load("set_topic_epoch")
 TELL_FIGURES = _load("tell_figures")
@@ -99,6 +100,7 @@ ALL = (
     CLAIM_SEGMENT,
     APPEND_ENTRIES,
     SAVE_CURSORS,
+    TELL_DRAINED,
     FORGET_PRODUCERS,
     SET_TOPIC_EPOCH,
     TELL_FIGURES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+import trio
 
 from controller.classic import ClassicTransitions
 from controller.migration import Migrations
@@ -82,6 +83,42 @@ async def test_a_stream_has_the_old_messages_before_the_new_ones(
         came = values(await received(consumer, 80))
     assert sorted(came[:40]) == list(range(40))
     assert sorted(came[40:]) == list(range(40, 80))
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+async def test_what_follows_the_old_logs_comes_as_soon_as_they_are_consumed(
+    valkey: ValkeyProcess, partitions: int
+) -> None:
+    """The leader hears of it from the owner of the log, not when it happens to look for what can be pruned."""
+    async with running_node(valkey.url, prune_interval=600.0) as node, open_pool(node.pulsar_url) as pool:
+        await create(node, partitions)
+        async with open_consumer(pool, str(CLASSIC), "s"), open_producer(pool, str(CLASSIC)) as producer:
+            await send_numbers(producer, range(40))
+        await migrate(node)
+        async with open_producer(pool, str(SCALABLE)) as producer:
+            await send_numbers(producer, range(40, 80))
+        async with open_stream_consumer(pool, str(SCALABLE), "s", name="a") as consumer:
+            messages = await received(consumer, 40, ack=False)
+            # Its own writes have it look again as well. Only when it has come to rest, the acknowledgements are all
+            # that can wake it.
+            await leader_rests(node)
+            for message in messages:
+                await consumer.ack(message)
+            with trio.fail_after(10):
+                assert sorted(values(await received(consumer, 40))) == list(range(40, 80))
+
+
+async def leader_rests(node: Node) -> None:
+    """Return when the leaders of a node have had nothing to do for a second."""
+    seen, since = node.leaders.counters.rounds, trio.current_time()
+
+    def is_at_rest() -> bool:
+        nonlocal seen, since
+        if node.leaders.counters.rounds != seen:
+            seen, since = node.leaders.counters.rounds, trio.current_time()
+        return trio.current_time() - since > 1
+
+    await eventually(is_at_rest, within=20)
 
 
 async def test_old_logs_go_once_everybody_has_consumed_them(node: Node, pool: ConnectionPool) -> None:
