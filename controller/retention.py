@@ -1,4 +1,4 @@
-"""How long the sealed segments of a topic are kept: its own word, else its namespace's, else the server's."""
+"""How long a topic keeps what was consumed: its own word, else its namespace's, else the server's."""
 
 from __future__ import annotations
 
@@ -42,7 +42,11 @@ class Retention:
         own = records.decode(topic.value).retention_minutes
         if own is not None:
             return RetentionPolicy(own).ms
-        policies = await self._store.get_namespace(topic.name.namespace_name)
+        return await self.of_namespace(topic.name.namespace_name)
+
+    async def of_namespace(self, namespace: NamespaceName) -> int:
+        """The same where a topic says nothing, as classic ones do."""
+        policies = await self._store.get_namespace(namespace)
         try:
             chosen = msgspec.json.decode(policies or b"{}", type=NamespacePolicies).retention_policies
         except msgspec.DecodeError:

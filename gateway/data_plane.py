@@ -86,8 +86,10 @@ def build_data_plane(
             await hub().refreshed(keys.topic_at(place.path))
 
     async def retention_ms(place: LogPlace) -> int:
-        stored = await store.get(keys.topic_at(place.path)) if place.segment_id is not None else None
-        chosen = round(settings.retention * 1000) if stored is None else await retention.of(stored)
+        # A classic log is that of a scalable topic once it was migrated.
+        topic = keys.topic_at(place.topic_path)
+        stored = await store.get(topic)
+        chosen = await (retention.of_namespace(topic.namespace_name) if stored is None else retention.of(stored))
         # Readers keep no place that the server knows of: what is young may be read by one that comes back.
         return chosen if chosen < 0 else max(chosen, round(settings.message_age * 1000))
 
