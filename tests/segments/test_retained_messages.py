@@ -102,3 +102,50 @@ async def test_the_logs_of_a_migrated_topic_are_kept_as_long_as_it_says(
     await transitions_of(node).update_retention(SCALABLE, 0)
     await node.data.hosting.trim()
     assert entries(logs) == 0
+
+
+@pytest.mark.parametrize(
+    ("minutes", "megabytes", "share"), [(60, 0, 0), (0, 1, 0), (-1, 1, 0.5), (60, 1, 0.5), (60, 9, 1)]
+)
+async def test_what_was_consumed_goes_once_it_is_past_the_time_or_the_size(
+    node: Node, pool: ConnectionPool, minutes: int, megabytes: int, share: float
+) -> None:
+    policy = f'{{"retentionTimeInMinutes": {minutes}, "retentionSizeInMB": {megabytes}}}'
+    await node.store.create_namespace(NAMESPACE, f'{{"retention_policies": {policy}}}'.encode())
+    await create(node)
+    async with open_consumer(pool, str(CLASSIC), "s") as consumer, open_producer(pool, str(CLASSIC)) as producer:
+        for _ in range(8):
+            await producer.send(bytes(256 * 1024))
+        await received(consumer, 8)
+        [log] = node.data.hosting.logs
+        await eventually(lambda: log.subscriptions["s"].cursor.mark == log.next - 1)
+        await node.data.hosting.trim()
+        # Of eight quarters of a megabyte, with what is stored beside them, a megabyte has room for three.
+        assert log.next - log.first == {0: 0, 0.5: 3, 1: 8}[share]
+
+
+async def test_what_is_not_consumed_stays_whatever_its_size(node: Node, pool: ConnectionPool) -> None:
+    await node.store.create_namespace(
+        NAMESPACE, b'{"retention_policies": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}}'
+    )
+    await create(node)
+    async with open_consumer(pool, str(CLASSIC), "s"), open_producer(pool, str(CLASSIC)) as producer:
+        await send_numbers(producer, range(20))
+        [log] = node.data.hosting.logs
+        await node.data.hosting.trim()
+        assert log.first == 0
+
+
+async def test_what_is_young_stays_for_readers_whatever_its_size(valkey: ValkeyProcess) -> None:
+    async with (
+        running_node(valkey.url, message_age=600.0, rebalance_interval=3600.0) as node,
+        open_pool(node.pulsar_url) as pool,
+    ):
+        await node.store.create_namespace(
+            NAMESPACE, b'{"retention_policies": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}}'
+        )
+        await create(node)
+        logs = await consumed(node, pool, CLASSIC)
+        stored = entries(logs)
+        await node.data.hosting.trim()
+        assert entries(logs) == stored
