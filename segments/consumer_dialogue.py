@@ -18,7 +18,7 @@ from protocol.schemas import Schema
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.consumers import Consumer
-from segments.conversation import Conversation
+from segments.conversation import Conversation, is_managed
 from segments.cursor_keeper import Told
 from segments.dispatch.errors import ConsumerBusy
 from segments.dispatch.key_owners import KeySharing
@@ -106,6 +106,7 @@ class ConsumerDialogue:
             key_ranges=() if sharing is KeySharing.AUTO_SPLIT else ranges,
             address=self._talk.address,
             client_version=self._talk.client_version,
+            is_managed=is_managed(request.metadata),
             since_ms=time.time_ns() // 1_000_000,
             since=trio.current_time(),
         )

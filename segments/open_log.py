@@ -104,7 +104,7 @@ class OpenLog:
         """Whether no client has anything open here, and nothing is stored that would have to be looked after."""
         if self.first < self.next or not self.sending.is_idle or self.sending.producers.all:
             return False
-        return not any(subscription.consumers for subscription in self._all_subscriptions())
+        return not self.consumers
 
     # Producers.
 
@@ -157,6 +157,11 @@ class OpenLog:
         subscription.leave(consumer)
         if not subscription.durable:
             self._readers.discard(subscription)
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """All that are connected, readers among them."""
+        return [consumer for subscription in self._all_subscriptions() for consumer in subscription.consumers]
 
     async def remove(self, name: str) -> None:
         """Forget a subscription with its position."""
