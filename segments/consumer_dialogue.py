@@ -112,7 +112,9 @@ class ConsumerDialogue:
         )
         kind = _KINDS[request.subType]
         start = await self._talk.around.starting.of(log_, request)
-        give_up_at = trio.current_time() + (_HANDOVER if log_.place.segment_id is not None else 0)
+        # A classic log is sealed by its migration, and by nothing else.
+        is_segment = log_.place.segment_id is not None or log_.sealed
+        give_up_at = trio.current_time() + (_HANDOVER if is_segment else 0)
         while True:
             try:
                 subscription = await log_.subscribe(
