@@ -78,6 +78,9 @@ class OpenLog:
             subscription = self._subscription(name, Kind.EXCLUSIVE, cursor, durable=True)
             subscription.is_stored = True
             self.subscriptions[name] = subscription
+        if self.sealed and self.place.segment_id is None:
+            # An owner that died may have written that it is drained without having told it: see SegmentLogs.save.
+            self._tell_drained()
 
     @property
     def name(self) -> str:
@@ -321,10 +324,15 @@ class OpenLog:
         if self.sealed or not self.is_open:
             return
         self.sealed = True
+        self._tell_drained()
         for subscription in self._all_subscriptions():
-            if subscription.is_drained and subscription.durable:
-                self.cursor_changed(subscription, None)
             subscription.tell_if_drained()
+
+    def _tell_drained(self) -> None:
+        """Write the cursors of those for whom everything is consumed, which the topic's leader hears of."""
+        for subscription in self.subscriptions.values():
+            if subscription.is_drained:
+                self.cursor_changed(subscription, None)
 
     def lose(self, error: StoreError) -> None:
         """This node does not have the log any more."""

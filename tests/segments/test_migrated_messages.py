@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import trio
@@ -12,6 +13,7 @@ from controller.migration import Migrations
 from controller.transitions import TopicLimits
 from gateway.node import Node
 from layout import records
+from metadata import keys
 from protocol.client.consuming import open_consumer
 from protocol.client.pool import ConnectionPool, open_pool
 from protocol.client.producing import open_producer
@@ -106,6 +108,30 @@ async def test_what_follows_the_old_logs_comes_as_soon_as_they_are_consumed(
                 await consumer.ack(message)
             with trio.fail_after(10):
                 assert sorted(values(await received(consumer, 40))) == list(range(40, 80))
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+async def test_the_next_owner_of_an_old_log_tells_again_that_it_is_drained(
+    valkey: ValkeyProcess, node: Node, pool: ConnectionPool, partitions: int
+) -> None:
+    """The one before may have died between writing the cursor and telling the leader, who is in another bucket."""
+    await create(node, partitions)
+    async with open_consumer(pool, str(CLASSIC), "s") as consumer, open_producer(pool, str(CLASSIC)) as producer:
+        await send_numbers(producer, range(10))
+        await received(consumer, 10)
+    await migrate(node)
+    await leader_rests(node)
+    path = keys.path_of(SCALABLE)
+
+    def told() -> int:
+        changes: Any = valkey.client().xrange(keys.changes_key(keys.bucket_of(path)))
+        return sum(entry[b"kind"] == b"drained" and entry[b"topic"] == path.encode() for _, entry in changes)
+
+    before = told()
+    [owned, *_] = node.data.hosting.logs
+    await owned.let_go()
+    await node.data.hosting.open(owned.name)
+    await eventually(lambda: told() == before + 1, within=10)
 
 
 async def leader_rests(node: Node) -> None:
