@@ -162,3 +162,15 @@ async def test_clients_that_follow_a_topic_do_not_keep_it_from_being_migrated(
         # What they use must not go away under them.
         assert await admin.delete() == 412
         assert await admin.migrate() == status
+
+
+@pytest.mark.parametrize("what", ["producer", "consumer", "reader"])
+async def test_clients_of_a_scalable_name_follow_a_migration(
+    valkey: ValkeyProcess, http: httpx.AsyncClient, what: str
+) -> None:
+    async with running_node(valkey.url) as node:
+        admin = Admin(http, node)
+        await admin.create()
+        async with attached(node, what, TOPIC.canonical):
+            assert (await node.data.port.classic_traffic(TOPIC)).clients == 1
+            assert await admin.migrate() == 204
