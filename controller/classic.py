@@ -7,6 +7,7 @@ partition that is missing is created when somebody uses it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -29,17 +30,31 @@ from protocol.names import NamespaceName, TopicName
 # Partitions that are worked on together; each is a script in a bucket of its own.
 _TOGETHER: Final = 16
 
-# How many clients of a classic log are connected, anywhere; without those that know scalable topics and use it as the
-# segment of one (`__pulsar.v5.managed` in their metadata).
-Attached = Callable[[TopicName], Awaitable[int]]
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """How many clients of classic logs are connected, at any node."""
+
+    count: int = 0
+    managed: int = 0  # those of them that know scalable topics, and use a log as the segment of one
+
+    @property
+    def unaware(self) -> int:
+        return self.count - self.managed
+
+    def __add__(self, other: Clients) -> Clients:
+        return Clients(self.count + other.count, self.managed + other.managed)
+
+
+Attached = Callable[[TopicName], Awaitable[Clients]]
 
 
 class StillUsed(TransitionError):
     """Clients are connected to what would be deleted."""
 
 
-async def nobody_attached(topic: TopicName) -> int:
-    return 0
+async def nobody_attached(topic: TopicName) -> Clients:
+    return Clients()
 
 
 class ClassicTransitions:
@@ -170,12 +185,11 @@ class ClassicTransitions:
         except TopicMissing:
             pass  # somebody else was faster
 
-    async def attached_to(self, logs: Sequence[TopicName]) -> int:
-        """How many clients are connected to these logs that know nothing of scalable topics."""
-        return sum([await self._attached(log) for log in logs])
+    async def attached_to(self, logs: Sequence[TopicName]) -> Clients:
+        return sum([await self._attached(log) for log in logs], Clients())
 
     async def check_unused(self, logs: Sequence[TopicName]) -> None:
-        count = await self.attached_to(logs)
+        count = (await self.attached_to(logs)).count
         if count:
             raise StillUsed(f"{count} clients are connected to {logs[0].base}: let them leave first, or use force.")
 

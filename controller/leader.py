@@ -316,7 +316,7 @@ class TopicLeader:
             # It may take its time, and consumers must not wait for it.
             self._prune_at = now + _POLL_INTERVAL
             return layout
-        retention_ms = await self._around.retention.of(state.topic)
+        retention_ms = (await self._around.retention.of(state.topic)).segments_ms
         if retention_ms < 0:
             self._prune_at = now + interval * _SELDOM
             return layout

@@ -84,7 +84,7 @@ class Migrations:
             )
 
     async def _check_unused(self, seen: ClassicTopic) -> None:
-        count = await self._classic.attached_to(seen.logs)
+        count = (await self._classic.attached_to(seen.logs)).unaware
         if count:
             raise ClassicClients(
                 f"{count} clients that do not know scalable topics are connected to {seen.name}: let them leave first,"

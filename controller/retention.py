@@ -1,8 +1,10 @@
-"""How long the sealed segments of a topic are kept: its own word, else its namespace's, else the server's."""
+"""How long a topic keeps what was consumed: its own word, else its namespace's, else the server's."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -11,18 +13,36 @@ from metadata.records import StoredTopic
 from metadata.store import TopicStore
 from protocol.names import NamespaceName
 
-FOR_EVER = -1
+NO_LIMIT: Final = -1
+_MEGABYTE: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was consumed goes once it is past either of these; negative: no limit."""
+
+    ms: int
+    bytes: int = NO_LIMIT  # of one log
+
+    @property
+    def segments_ms(self) -> int:
+        """How long sealed segments stay, which go whole."""
+        return 0 if self.bytes == 0 else self.ms
+
+
+FOR_EVER: Final = Kept(NO_LIMIT)
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True):
-    """As Pulsar writes it. The size is kept and not acted on: segments are pruned whole, by age."""
+    """As Pulsar writes it; negative means that there is no limit."""
 
-    retentionTimeInMinutes: int  # noqa: N815  # a name of Pulsar's API; negative means for ever
-    retentionSizeInMB: int = -1  # noqa: N815
+    retentionTimeInMinutes: int  # noqa: N815  # a name of Pulsar's API
+    retentionSizeInMB: int = NO_LIMIT  # noqa: N815
 
     @property
-    def ms(self) -> int:
-        return FOR_EVER if self.retentionTimeInMinutes < 0 else self.retentionTimeInMinutes * 60_000
+    def kept(self) -> Kept:
+        minutes, megabytes = self.retentionTimeInMinutes, self.retentionSizeInMB
+        return Kept(NO_LIMIT if minutes < 0 else minutes * 60_000, NO_LIMIT if megabytes < 0 else megabytes * _MEGABYTE)
 
 
 class NamespacePolicies(msgspec.Struct, frozen=True):
@@ -34,21 +54,24 @@ class NamespacePolicies(msgspec.Struct, frozen=True):
 class Retention:
     def __init__(self, store: TopicStore, *, default: float) -> None:
         self._store = store
-        self._default_ms = int(default * 1000)
+        self._default = Kept(int(default * 1000))
         self._seen: dict[NamespaceName, bytes | None] = {}
 
-    async def of(self, topic: StoredTopic) -> int:
-        """In milliseconds; negative: for ever."""
-        own = records.decode(topic.value).retention_minutes
-        if own is not None:
-            return RetentionPolicy(own).ms
-        policies = await self._store.get_namespace(topic.name.namespace_name)
+    async def of(self, topic: StoredTopic) -> Kept:
+        record = records.decode(topic.value)
+        if record.retention_minutes is not None:
+            return RetentionPolicy(record.retention_minutes, record.retention_megabytes).kept
+        return await self.of_namespace(topic.name.namespace_name)
+
+    async def of_namespace(self, namespace: NamespaceName) -> Kept:
+        """The same where a topic says nothing, as classic ones do."""
+        policies = await self._store.get_namespace(namespace)
         try:
             chosen = msgspec.json.decode(policies or b"{}", type=NamespacePolicies).retention_policies
         except msgspec.DecodeError:
             # Nobody can tell what was meant: what is kept can still be pruned later.
             return FOR_EVER
-        return self._default_ms if chosen is None else chosen.ms
+        return self._default if chosen is None else chosen.kept
 
     async def changed(self, namespaces: Collection[NamespaceName]) -> list[NamespaceName]:
         """Those of these whose policies are not what they were at the last call; the others are forgotten."""

@@ -28,6 +28,7 @@ Outcome = TypeVar("Outcome")
 # Every lost round is somebody else's success, so a caller that loses this often stands behind as many others.
 ATTEMPTS = 20
 _LONGEST_RETENTION = 2**31 - 1
+_LARGEST_RETENTION = 2**63 - 1
 
 
 class TransitionError(Exception):
@@ -82,12 +83,14 @@ class TopicLimits:
         return dict(properties)
 
 
-def check_retention(minutes: int) -> None:
-    """What Pulsar keeps in an int: -1 for ever, otherwise minutes."""
+def check_retention(minutes: int, megabytes: int) -> None:
+    """What Pulsar keeps in an int and a long; -1: no limit."""
     if not -1 <= minutes <= _LONGEST_RETENTION:
         raise InvalidRetention(
             f"retentionTimeInMinutes cannot be {minutes}: give minutes up to {_LONGEST_RETENTION}, or -1 for ever."
         )
+    if not -1 <= megabytes <= _LARGEST_RETENTION:
+        raise InvalidRetention(f"retentionSizeInMB cannot be {megabytes}: give -1 for no limit, or more.")
 
 
 def wall_clock_ms() -> int:
@@ -165,12 +168,12 @@ class Transitions:
         return await self._amend(topic, if_match, lambda record: record.with_properties(chosen))
 
     async def update_retention(
-        self, topic: TopicName, minutes: int | None, if_match: Version | None = None
+        self, topic: TopicName, minutes: int | None, if_match: Version | None = None, *, megabytes: int = -1
     ) -> StoredTopic:
-        """How long sealed segments stay, -1 for ever, None as the namespace says; the layout and its epoch stay."""
+        """How long what was consumed stays, -1 for ever, None as the namespace says; the layout and its epoch stay."""
         if minutes is not None:
-            check_retention(minutes)
-        return await self._amend(topic, if_match, lambda record: record.with_retention(minutes))
+            check_retention(minutes, megabytes)
+        return await self._amend(topic, if_match, lambda record: record.with_retention(minutes, megabytes))
 
     async def _amend(
         self, topic: TopicName, if_match: Version | None, change: Callable[[TopicRecord], TopicRecord]

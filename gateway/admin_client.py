@@ -102,11 +102,14 @@ class AdminClient:
         """How long it keeps sealed segments, in JSON; nothing where it does not say."""
         return self._call("GET", f"{_path(name)}/retention")
 
-    def set_retention(self, name: TopicName | NamespaceName, minutes: int) -> None:
-        """Keep sealed segments this long; -1 is for ever."""
+    def set_retention(self, name: TopicName | NamespaceName, minutes: int, megabytes: int | None = None) -> None:
+        """Keep sealed segments this long and, where that is given, logs up to this size; -1 is no limit."""
         # As Pulsar has it: a namespace's policy is posted.
         method = "PUT" if isinstance(name, TopicName) else "POST"
-        self._call(method, f"{_path(name)}/retention", body={"retentionTimeInMinutes": minutes})
+        body = {"retentionTimeInMinutes": minutes}
+        if megabytes is not None:
+            body["retentionSizeInMB"] = megabytes
+        self._call(method, f"{_path(name)}/retention", body=body)
 
     def clear_retention(self, name: TopicName | NamespaceName) -> None:
         """Leave it to the namespace of a topic, and to the server for a namespace."""

@@ -25,7 +25,7 @@ from segments import placement
 from segments.around import Around, DataCounters, LogLimits
 from segments.connection import DataPlane
 from segments.hosting import ClassicLogs, Hosting
-from segments.keeping import OverQuota, Quota
+from segments.keeping import Keeping, OverQuota, Quota
 from segments.port import LogsOfTopics
 from segments.schemas import SchemaRegistry
 from segments.starting import Starting
@@ -85,11 +85,13 @@ def build_data_plane(
         if place.segment_id is not None:
             await hub().refreshed(keys.topic_at(place.path))
 
-    async def retention_ms(place: LogPlace) -> int:
-        stored = await store.get(keys.topic_at(place.path)) if place.segment_id is not None else None
-        chosen = round(settings.retention * 1000) if stored is None else await retention.of(stored)
+    async def keeping(place: LogPlace) -> Keeping:
+        # A classic log is that of a scalable topic once it was migrated.
+        topic = keys.topic_at(place.topic_path)
+        stored = await store.get(topic)
+        chosen = await (retention.of_namespace(topic.namespace_name) if stored is None else retention.of(stored))
         # Readers keep no place that the server knows of: what is young may be read by one that comes back.
-        return chosen if chosen < 0 else max(chosen, round(settings.message_age * 1000))
+        return Keeping(chosen.ms, chosen.bytes, at_least_ms=round(settings.message_age * 1000))
 
     around = Around(
         logs=logs,
@@ -106,7 +108,7 @@ def build_data_plane(
         peers,
         classic,
         registrations.durable_names,
-        retention_ms,
+        keeping,
         rebalance_interval=settings.rebalance_interval,
         session_held=session_held,
     )

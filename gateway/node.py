@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from controller.classic import ClassicTransitions
+from controller.classic import ClassicTransitions, Clients
 from controller.garbage import GarbageCollector
 from controller.leader import Around, LeaderCounters, LeaderSettings
 from controller.leaders import Leaders
@@ -188,7 +188,12 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             transitions = Transitions(store, limits, auto_create=settings.auto_create)
             registrations = Registrations(store, RegistrationLimits(settings.max_subscriptions, settings.max_consumers))
             leaderships = Leaderships(store)
-            classic = ClassicTransitions(store, limits, auto_create=settings.auto_create)
+
+            async def attached(topic: TopicName) -> Clients:
+                traffic = await data.port.classic_traffic(topic)
+                return Clients(traffic.clients, traffic.managed)
+
+            classic = ClassicTransitions(store, limits, auto_create=settings.auto_create, attached=attached)
             schemas = SchemaRegistry(store)
             readback = ReadBack(
                 nursery=background,

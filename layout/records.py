@@ -30,13 +30,15 @@ _Hash = Annotated[int, Meta(ge=0, le=LAST_HASH)]
 class TopicRecord:
     """All that is stored about a topic. `auto_scale_policy` is the JSON text of the override, if any.
 
-    `retention_minutes`: how long sealed segments stay; negative for ever, None as the namespace says.
+    `retention_minutes`: how long what was consumed stays; negative for ever, None as the namespace says, also about
+    `retention_megabytes`: how large a log may be for that; negative for any size.
     """
 
     layout: Layout
     properties: Mapping[str, str] = field(default_factory=dict)
     auto_scale_policy: bytes | None = None
     retention_minutes: int | None = None
+    retention_megabytes: int = -1
     unknown_fields: Mapping[str, bytes] = field(default_factory=lambda: NO_UNKNOWN_FIELDS, repr=False)
 
     def with_layout(self, layout: Layout) -> Self:
@@ -45,8 +47,8 @@ class TopicRecord:
     def with_properties(self, properties: Mapping[str, str]) -> Self:
         return replace(self, properties=properties)
 
-    def with_retention(self, minutes: int | None) -> Self:
-        return replace(self, retention_minutes=minutes)
+    def with_retention(self, minutes: int | None, megabytes: int = -1) -> Self:
+        return replace(self, retention_minutes=minutes, retention_megabytes=megabytes)
 
 
 class _RangeJson(msgspec.Struct):
@@ -76,6 +78,9 @@ class _RecordJson(msgspec.Struct, rename="camel"):
     properties: dict[str, str] | None = None
     auto_scale_policy: dict[str, msgspec.Raw] | None = None
     retention_time_in_minutes: Annotated[int, Meta(ge=-1, le=_MAX_MINUTES)] | None = None
+    retention_size_in_mb: Annotated[int, Meta(ge=-1, le=_MAX_LONG)] = msgspec.field(
+        default=-1, name="retentionSizeInMB"
+    )
 
 
 _KNOWN_OF_SEGMENT = frozenset(_SegmentJson.__struct_encode_fields__)
@@ -131,6 +136,7 @@ def decode(data: bytes) -> TopicRecord:
         properties=record.properties or {},
         auto_scale_policy=policy,
         retention_minutes=record.retention_time_in_minutes,
+        retention_megabytes=record.retention_size_in_mb,
         unknown_fields=_unknown(fields, _KNOWN_OF_RECORD),
     )
 
@@ -169,6 +175,8 @@ def encode(record: TopicRecord) -> bytes:
         fields["autoScalePolicy"] = msgspec.Raw(record.auto_scale_policy)
     if record.retention_minutes is not None:
         fields["retentionTimeInMinutes"] = record.retention_minutes
+        if record.retention_megabytes >= 0:
+            fields["retentionSizeInMB"] = record.retention_megabytes
     for name, text in record.unknown_fields.items():
         fields[name] = msgspec.Raw(text)
     return _encoder.encode(fields)

@@ -64,6 +64,8 @@ class Traffic(msgspec.Struct, frozen=True, array_like=True):
     bytes_in: float = 0.0
     messages_out: float = 0.0
     bytes_out: float = 0.0
+    clients: int = 0  # all that are connected, readers among them
+    managed: int = 0  # of these, who use the log of a classic topic as the segment of a scalable one
 
     @property
     def is_still(self) -> bool:
@@ -85,6 +87,8 @@ class Traffic(msgspec.Struct, frozen=True, array_like=True):
                 )
                 for name, it in self.subscriptions.items()
             },
+            clients=self.clients,
+            managed=self.managed,
         )
 
     def encode(self) -> bytes:

@@ -36,6 +36,11 @@ class LogPlace:
         return cls(str(topic), keys.bucket_of(path), path, keys.classic_key(path), None)
 
     @property
+    def topic_path(self) -> str:
+        """Of the scalable topic that it belongs to, or would if it became one: that of a partition is its topic's."""
+        return self.path if self.segment_id is not None else keys.path_of(TopicName.parse(self.name).base)
+
+    @property
     def slot(self) -> int:
         return keys.BUCKET_SLOTS[self.bucket]
 

@@ -221,12 +221,14 @@ class SegmentLogs:
     async def save(self, claim: Claim, cursors: Mapping[str, bytes | None], *, drained: bool = False) -> None:
         """Write where subscriptions stand; None forgets one. `drained` tells the topic's leader of it."""
         place = claim.place
+        topic_path = place.topic_path
+        topic_bucket = keys.bucket_of(topic_path)
         gone = [name for name, cursor in cursors.items() if cursor is None]
         args: list[bytes | str | int] = [
             claim.incarnation,
             claim.token,
             next(self._numbers),
-            place.path,
+            topic_path,
             self._store.change_log_length,
             operation_id(),
             len(gone),
@@ -236,9 +238,19 @@ class SegmentLogs:
             if cursor is not None:
                 args += (name, cursor)
         script_keys = [place.key, place.cursors(claim.incarnation)]
-        if drained and place.segment_id is not None:
-            script_keys.append(keys.changes_key(place.bucket))
+        if drained and topic_bucket == place.bucket:
+            script_keys.append(keys.changes_key(topic_bucket))
         await self._write(claim, scripts.SAVE_CURSORS, script_keys, args)
+        if drained and topic_bucket != place.bucket:
+            # A partition that became a segment lies elsewhere than its topic. What is written here twice, because a
+            # reply was lost, does no harm.
+            await self._store.commands.script(
+                keys.BUCKET_SLOTS[topic_bucket],
+                scripts.TELL_DRAINED,
+                [keys.record_key(topic_path), keys.changes_key(topic_bucket)],
+                [claim.incarnation, topic_path, self._store.change_log_length, operation_id()],
+                repeatable=True,
+            )
 
     async def forget_producers(self, claim: Claim, names: Collection[str]) -> None:
         """Drop the marks of producers: a message that one of them sends again would be stored again."""

@@ -18,7 +18,7 @@ from protocol.schemas import Schema
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.consumers import Consumer
-from segments.conversation import Conversation
+from segments.conversation import Conversation, is_managed
 from segments.cursor_keeper import Told
 from segments.dispatch.errors import ConsumerBusy
 from segments.dispatch.key_owners import KeySharing
@@ -106,12 +106,15 @@ class ConsumerDialogue:
             key_ranges=() if sharing is KeySharing.AUTO_SPLIT else ranges,
             address=self._talk.address,
             client_version=self._talk.client_version,
+            is_managed=is_managed(request.metadata),
             since_ms=time.time_ns() // 1_000_000,
             since=trio.current_time(),
         )
         kind = _KINDS[request.subType]
         start = await self._talk.around.starting.of(log_, request)
-        give_up_at = trio.current_time() + (_HANDOVER if log_.place.segment_id is not None else 0)
+        # A classic log is sealed by its migration, and by nothing else.
+        is_segment = log_.place.segment_id is not None or log_.sealed
+        give_up_at = trio.current_time() + (_HANDOVER if is_segment else 0)
         while True:
             try:
                 subscription = await log_.subscribe(

@@ -29,6 +29,7 @@ class Consumer:
     key_ranges: Sequence[tuple[int, int]] = ()
     address: str = ""
     client_version: str = ""
+    is_managed: bool = False  # by a client that uses a classic log as the segment of a scalable topic
     since_ms: int = 0  # on the clock of the wall
     since: float = 0.0  # on that of the loop
     messages: int = 0

@@ -5,7 +5,7 @@ way, and their bounds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +32,9 @@ REFUSALS: Final = (ProtocolError, StoreError, DispatchRefusal)
 # client has at once unless it is told otherwise.
 _MOST_CLIENTS: Final = 10_000
 _MOST_REQUESTS: Final = 5_000
+
+# What clients of Pulsar 5 say where they use the log of a classic topic as the segment of a scalable one.
+_MANAGED: Final = "__pulsar.v5.managed"
 
 # What is opened: its kind, and the id that the client gave it.
 Key = tuple[str, int]
@@ -123,3 +126,8 @@ class Conversation:
         self._is_over = True
         for scope in self._opening.values():
             scope.cancel()
+
+
+def is_managed(properties: Iterable[api.KeyValue]) -> bool:
+    """Whether a client says that it will follow a classic topic that becomes scalable."""
+    return any(it.key == _MANAGED and it.value == "true" for it in properties)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from metadata.log_figures import MOST_CLIENTS, ConsumerFigures, ProducerFigures, SubscriptionFigures, Traffic
+from segments.consumers import Consumer
 from segments.open_log import OpenLog
 from segments.producers import Producer
 from segments.subscription import LogSubscription
@@ -13,12 +14,15 @@ from segments.subscription import LogSubscription
 def traffic_of(log: OpenLog, now: float) -> Traffic:
     """As it is now, rates to the thousandth; of many clients the first are named, and all are counted."""
     producers = log.sending.producers.all
+    clients: list[Producer | Consumer] = [*producers, *log.consumers]
     return Traffic(
         len(producers),
         tuple(_producer(producer, now) for producer in producers[:MOST_CLIENTS]),
         _subscriptions(log.subscriptions.values(), now),
         *_rounded(log.meter_in.rates(now)),
         *_rounded(log.meter_out.rates(now)),
+        len(clients),
+        sum(client.is_managed for client in clients),
     )
 
 

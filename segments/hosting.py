@@ -18,6 +18,7 @@ from segments import placement
 from segments.around import Around
 from segments.errors import NoLog, NotAllowed, NotHere
 from segments.figures import traffic_of
+from segments.keeping import Keeping
 from segments.open_log import OpenLog
 from segments.ports import Nodes
 
@@ -76,7 +77,7 @@ class Hosting:
         nodes: Nodes,
         classic: ClassicLogs,
         subscriptions: Callable[[TopicName], Awaitable[Collection[str]]],
-        retention_ms: Callable[[LogPlace], Awaitable[int]],
+        keeping: Callable[[LogPlace], Awaitable[Keeping]],
         *,
         rebalance_interval: float,
         session_held: Callable[[], bool] = lambda: True,
@@ -85,7 +86,7 @@ class Hosting:
         self._nodes = nodes
         self._classic = classic
         self._subscriptions = subscriptions
-        self._retention_ms = retention_ms
+        self._keeping = keeping
         self._interval = rebalance_interval
         self._session_held = session_held
         self._open: dict[str, OpenLog] = {}
@@ -339,7 +340,7 @@ class Hosting:
             if owned.is_open:
                 is_segment = owned.place.segment_id is not None
                 expected = await self._subscriptions(owned.topic) if is_segment else ()
-                await owned.keep(await self._retention_ms(owned.place), expected)
+                await owned.keep(await self._keeping(owned.place), expected)
         except (LogFenced, LogMissing):
             self._look_soon(owned)
         except StoreError as error:

@@ -23,6 +23,20 @@ class Quota:
         return 0 < self.bytes < size
 
 
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What stays of what everybody has consumed: it goes once it is past either limit, of which negative is none."""
+
+    ms: int = 0
+    bytes: int = -1  # of the whole log
+    at_least_ms: int = 0  # younger than that stays anyhow
+
+    @property
+    def longest_ms(self) -> int:
+        """How long something stays that is within the size; negative: for ever."""
+        return self.ms if self.ms < 0 else max(self.ms, self.at_least_ms)
+
+
 def needed_from(marks: Iterable[int], end: int) -> int:
     """The first entry that a durable subscription has not acknowledged; the end where there is none."""
     return min((mark + 1 for mark in marks), default=end)
@@ -31,6 +45,13 @@ def needed_from(marks: Iterable[int], end: int) -> int:
 def waiting_bytes(*, first: int, end: int, needed: int, size: int) -> int:
     """How much of a log waits to be consumed, taking all entries for equally large."""
     return 0 if end <= first else round(size * (end - max(needed, first)) / (end - first))
+
+
+def fits_from(*, first: int, end: int, size: int, limit: int) -> int:
+    """The first entry from which on a log is not larger than the limit, taking all entries for equally large."""
+    if limit < 0 or size <= limit:
+        return first
+    return end - (end - first) * limit // size
 
 
 def trim_below(*, first: int, end: int, needed: int, young: int, size: int, quota: Quota) -> int:

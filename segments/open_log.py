@@ -27,7 +27,7 @@ from segments.cursors import Cursor
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
 from segments.errors import NotHere, TooMany
-from segments.keeping import needed_from, trim_below, waiting_bytes
+from segments.keeping import Keeping, fits_from, needed_from, trim_below, waiting_bytes
 from segments.producers import Producer
 from segments.rates import Meter
 from segments.sending import Sending
@@ -78,6 +78,9 @@ class OpenLog:
             subscription = self._subscription(name, Kind.EXCLUSIVE, cursor, durable=True)
             subscription.is_stored = True
             self.subscriptions[name] = subscription
+        if self.sealed and self.place.segment_id is None:
+            # An owner that died may have written that it is drained without having told it: see SegmentLogs.save.
+            self._tell_drained()
 
     @property
     def name(self) -> str:
@@ -104,7 +107,7 @@ class OpenLog:
         """Whether no client has anything open here, and nothing is stored that would have to be looked after."""
         if self.first < self.next or not self.sending.is_idle or self.sending.producers.all:
             return False
-        return not any(subscription.consumers for subscription in self._all_subscriptions())
+        return not self.consumers
 
     # Producers.
 
@@ -157,6 +160,11 @@ class OpenLog:
         subscription.leave(consumer)
         if not subscription.durable:
             self._readers.discard(subscription)
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """All that are connected, readers among them."""
+        return [consumer for subscription in self._all_subscriptions() for consumer in subscription.consumers]
 
     async def remove(self, name: str) -> None:
         """Forget a subscription with its position."""
@@ -238,8 +246,8 @@ class OpenLog:
             return await self._around.logs.read(self.claim, indexes[0], min(len(indexes), _READ_ENTRIES))
         return await self._around.logs.read_some(self.claim, indexes[:_READ_ENTRIES])
 
-    async def keep(self, retention_ms: int, expected: Collection[str] = ()) -> None:
-        """Remove what nobody needs and what is older than that; negative: keep all but what is over the quota.
+    async def keep(self, keeping: Keeping, expected: Collection[str] = ()) -> None:
+        """Remove what nobody needs and what is not to be kept, and what is over the quota.
 
         A subscription that is expected and was never here has everything before it: its consumers come when they have
         done with the segments before this one.
@@ -250,12 +258,21 @@ class OpenLog:
         needed = self._needed()
         if needed <= self.first and not quota.is_exceeded(self.size):
             return
-        young = self.first
-        if retention_ms >= 0:
-            young = await self.index_at(max(0, time.time_ns() // 1_000_000 - retention_ms))
+        young = await self._kept_from(keeping)
         await self.trim(
             trim_below(first=self.first, end=self.next, needed=needed, young=young, size=self.size, quota=quota)
         )
+
+    async def _kept_from(self, keeping: Keeping) -> int:
+        """The first entry that stays although everybody has consumed it."""
+        fits = fits_from(first=self.first, end=self.next, size=self.size, limit=keeping.bytes)
+        if fits <= self.first:
+            return await self._younger_than(keeping.longest_ms)
+        return min(await self._younger_than(keeping.at_least_ms), max(fits, await self._younger_than(keeping.ms)))
+
+    async def _younger_than(self, ms: int) -> int:
+        """The first entry of that age or less; negative: the first of all."""
+        return self.first if ms < 0 else await self.index_at(max(0, time.time_ns() // 1_000_000 - ms))
 
     def _needed(self) -> int:
         """The first entry that somebody has not consumed."""
@@ -307,10 +324,15 @@ class OpenLog:
         if self.sealed or not self.is_open:
             return
         self.sealed = True
+        self._tell_drained()
         for subscription in self._all_subscriptions():
-            if subscription.is_drained and subscription.durable:
-                self.cursor_changed(subscription, None)
             subscription.tell_if_drained()
+
+    def _tell_drained(self) -> None:
+        """Write the cursors of those for whom everything is consumed, which the topic's leader hears of."""
+        for subscription in self.subscriptions.values():
+            if subscription.is_drained:
+                self.cursor_changed(subscription, None)
 
     def lose(self, error: StoreError) -> None:
         """This node does not have the log any more."""

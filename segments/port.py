@@ -9,7 +9,7 @@ import trio
 from layout import records
 from layout.segments import Segment
 from metadata.lanes import Lane
-from metadata.log_figures import NOTHING, LogFigures
+from metadata.log_figures import NOTHING, LogFigures, Traffic
 from metadata.log_places import LogPlace
 from metadata.log_states import LogStanding
 from metadata.registrations import Registrations
@@ -117,6 +117,14 @@ class LogsOfTopics:
             await self._figures_of(place, standing, standing.cursors)
             for place, standing in zip(places, standings, strict=True)
         ]
+
+    async def classic_traffic(self, topic: TopicName) -> Traffic:
+        """Who is at a classic topic or partition, and what goes through; nothing where there is none."""
+        state = await self._logs.state(LogPlace.of_classic(topic))
+        if state is None:
+            return NOTHING
+        [figures] = await self.classic_figures([topic], state.incarnation)
+        return figures.traffic
 
     async def _figures_of(
         self, place: LogPlace, standing: LogStanding, subscriptions: Collection[str], unread: Collection[str] = ()

@@ -16,7 +16,7 @@ from protocol.schemas import Schema
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.appending import Chunk
-from segments.conversation import Conversation
+from segments.conversation import Conversation, is_managed
 from segments.cursors import LARGEST_BATCH
 from segments.errors import NotAllowed
 from segments.open_log import OpenLog
@@ -72,6 +72,7 @@ class ProducerDialogue:
             begin=lambda: self._welcome(request.request_id, log_, producer, version, True),
             address=self._talk.address,
             client_version=self._talk.client_version,
+            is_managed=is_managed(request.metadata),
             since_ms=time.time_ns() // 1_000_000,
             since=trio.current_time(),
         )

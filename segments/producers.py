@@ -43,6 +43,7 @@ class Producer:
     begin: Callable[[], None]  # tells a client that has waited that its producer may send
     address: str = ""
     client_version: str = ""
+    is_managed: bool = False  # by a client that uses a classic log as the segment of a scalable topic
     metadata: Mapping[str, str] | None = None
     topic_epoch: int | None = None
     broken: bool = False  # a message was refused: what follows it would overtake it

@@ -106,6 +106,7 @@ class SubscriptionSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 class Retention(msgspec.Struct, frozen=True):
     retention_time_in_minutes: int = msgspec.field(name="retentionTimeInMinutes")
+    retention_size_in_mb: int = msgspec.field(default=-1, name="retentionSizeInMB")
 
 
 class TopicSchema(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.cli.options import DEFAULT_ADMIN_URL, AdminUrl, BadArgument, Json, admin_client, parse_namespace
-from gateway.cli.retention import Minutes, show_or_set
+from gateway.cli.retention import Megabytes, Minutes, show_or_set
 from gateway.cli.terminal import print_json
 
 if TYPE_CHECKING:
@@ -64,11 +64,14 @@ def delete(
 def retention(
     namespace: Namespace,
     minutes: Minutes = None,
+    megabytes: Megabytes = None,
     clear: Annotated[bool, typer.Option("--clear", help="Leave it to the server.")] = False,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
 ) -> None:
     """Show or set how long topics of a namespace keep their sealed segments, where they do not say it themselves."""
-    show_or_set(parse_namespace(namespace), minutes, clear=clear, otherwise="the server", admin_url=admin_url)
+    show_or_set(
+        parse_namespace(namespace), minutes, megabytes, clear=clear, otherwise="the server", admin_url=admin_url
+    )
 
 
 def check_tenant(text: str) -> None:

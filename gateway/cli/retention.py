@@ -16,28 +16,44 @@ Minutes = Annotated[
     int | None, typer.Option("--minutes", min=-1, metavar="N", help="Keep them this long; -1 for ever.")
 ]
 
+Megabytes = Annotated[
+    int | None,
+    typer.Option("--megabytes", min=-1, metavar="N", help="Of each segment keep no more than that; -1 for any size."),
+]
+
 
 def show_or_set(
-    name: TopicName | NamespaceName, minutes: int | None, *, clear: bool, otherwise: str, admin_url: str
+    name: TopicName | NamespaceName,
+    minutes: int | None,
+    megabytes: int | None,
+    *,
+    clear: bool,
+    otherwise: str,
+    admin_url: str,
 ) -> None:
     """Do what the options say, and tell what holds then; `otherwise` is who says where nothing is set."""
     if clear and minutes is not None:
         raise typer.BadParameter("give only one of them.", param_hint="--minutes, --clear")
+    if megabytes is not None and minutes is None:
+        raise typer.BadParameter("give --minutes as well; -1 is for ever.", param_hint="--megabytes")
     with admin_client(admin_url) as client:
         if clear:
             client.clear_retention(name)
         elif minutes is not None:
-            client.set_retention(name, minutes)
+            client.set_retention(name, minutes, megabytes)
         else:
-            minutes = _minutes(client, name)
-    print(f"{name} keeps sealed segments {_kept(minutes, otherwise)}.")
+            minutes, megabytes = _set(client, name)
+    print(f"{name} keeps sealed segments {_kept(minutes, otherwise)}.{_within(megabytes)}")
 
 
-def _minutes(client: AdminClient, name: TopicName | NamespaceName) -> int | None:
+def _set(client: AdminClient, name: TopicName | NamespaceName) -> tuple[int | None, int | None]:
     from gateway.cli.answers import Retention, read
 
     content = client.get_retention(name)
-    return read(client, content, Retention, "retention").retention_time_in_minutes if content else None
+    if not content:
+        return None, None
+    found = read(client, content, Retention, "retention")
+    return found.retention_time_in_minutes, found.retention_size_in_mb
 
 
 def _kept(minutes: int | None, otherwise: str) -> str:
@@ -47,3 +63,9 @@ def _kept(minutes: int | None, otherwise: str) -> str:
         return "for ever"
     at_least = f", and {minutes} minute{'' if minutes == 1 else 's'} at least" if minutes else ""
     return f"until they are consumed{at_least}"
+
+
+def _within(megabytes: int | None) -> str:
+    if megabytes is None or megabytes < 0:
+        return ""
+    return f" What was consumed goes earlier where a segment is larger than {megabytes} MB."

@@ -24,7 +24,7 @@ from gateway.cli.options import (
     parse_properties,
     parse_topic,
 )
-from gateway.cli.retention import Minutes, show_or_set
+from gateway.cli.retention import Megabytes, Minutes, show_or_set
 from gateway.cli.terminal import cell, moment, print_json, print_parts, table
 
 if TYPE_CHECKING:
@@ -192,11 +192,12 @@ def migrate(
 def retention(
     topic: Topic,
     minutes: Minutes = None,
+    megabytes: Megabytes = None,
     clear: Annotated[bool, typer.Option("--clear", help="Leave it to the namespace.")] = False,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
 ) -> None:
     """Show or set how long a topic keeps its sealed segments."""
-    show_or_set(parse_topic(topic), minutes, clear=clear, otherwise="its namespace", admin_url=admin_url)
+    show_or_set(parse_topic(topic), minutes, megabytes, clear=clear, otherwise="its namespace", admin_url=admin_url)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""How long sealed segments stay, over HTTP: of a namespace with Pulsar's path, and of a single topic."""
+"""What stays of what was consumed, over HTTP: of a namespace with Pulsar's path, and of a single topic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 from litestar import Controller, Response, delete, get, post, put
 
 from controller.retention import NamespacePolicies, RetentionPolicy
-from controller.transitions import InvalidRetention, check_retention
+from controller.transitions import check_retention
 from gateway.http.documentation import ETAG, IF_MATCH, RETENTION, answer, described, refusals
 from gateway.http.namespace_policies import damaged, stored_policies, write_policy
 from gateway.http.parameters import AnyRequest, expected_version, json_struct
@@ -19,8 +19,6 @@ from gateway.http.topics import done, stored_topic
 from layout import records
 
 FIELD: Final = "retention_policies"
-UNLIMITED: Final = -1
-_MAX_LONG: Final = 2**63 - 1
 
 _retention_body = msgspec.json.Decoder(RetentionPolicy)
 _policies = msgspec.json.Decoder(NamespacePolicies)
@@ -32,7 +30,7 @@ class NamespaceRetentionRoutes(Controller):
     dependencies = OF_NAMESPACE
 
     @get(
-        summary="Read how long sealed segments of a namespace's topics stay",
+        summary="Read how long what was consumed stays in a namespace's topics",
         responses=refusals(404, 412)
         | {200: answer(RetentionPolicy, "What is set."), 204: answer(type(None), "Nothing is set.")},
     )
@@ -44,19 +42,19 @@ class NamespaceRetentionRoutes(Controller):
 
     @post(
         status_code=204,
-        summary="Set how long sealed segments of a namespace's topics stay",
+        summary="Set how long what was consumed stays in a namespace's topics",
         responses=refusals(404, 409, 412),
         operation_class=described(body=RETENTION, body_required=True),
     )
     async def set_retention(self, ports: Ports, request: AnyRequest, name: NamespaceInPath) -> None:
-        """-1 minutes: for ever. The size is kept and not acted on: segments are pruned whole, by age."""
+        """-1: no limit. What was consumed goes once it is past either; the size is that of one log or segment."""
         policy = await json_struct(request, _retention_body)
-        check_policy(policy)
+        check_retention(policy.retentionTimeInMinutes, policy.retentionSizeInMB)
         await write_policy(ports, name, FIELD, policy)
 
     @delete(
         status_code=204,
-        summary="Let the server say how long sealed segments of a namespace's topics stay",
+        summary="Let the server say how long what was consumed stays in a namespace's topics",
         responses=refusals(404, 409, 412),
     )
     async def remove_retention(self, ports: Ports, name: NamespaceInPath) -> None:
@@ -69,36 +67,38 @@ class TopicRetentionRoutes(Controller):
     dependencies = OF_TOPIC
 
     @get(
-        summary="Read how long sealed segments of a topic stay",
+        summary="Read how long what was consumed stays in a topic",
         responses=refusals(404, 412)
         | {200: answer(RetentionPolicy, "What is set."), 204: answer(type(None), "Its namespace says.")},
     )
     async def read_retention(self, ports: Ports, name: TopicInPath) -> Response[RetentionPolicy | None]:
         """ETag is the version of the topic."""
         stored = await stored_topic(ports, name)
-        minutes = records.decode(stored.value).retention_minutes
-        shown = _shown(None if minutes is None else RetentionPolicy(minutes))
+        record = records.decode(stored.value)
+        minutes = record.retention_minutes
+        shown = _shown(None if minutes is None else RetentionPolicy(minutes, record.retention_megabytes))
         shown.headers["etag"] = stored.version.etag
         return shown
 
     @put(
         status_code=204,
-        summary="Set how long sealed segments of a topic stay",
+        summary="Set how long what was consumed stays in a topic",
         responses=refusals(404, 409, 412),
         response_headers=[ETAG],
         operation_class=described(parameters=[IF_MATCH], body=RETENTION, body_required=True),
     )
     async def set_retention(self, ports: Ports, request: AnyRequest, name: TopicInPath) -> Response[None]:
-        """-1 minutes: for ever. There is no limit by size, which must be -1 where it is given."""
+        """-1: no limit. What was consumed goes once it is past either; the size is that of one segment."""
         policy = await json_struct(request, _retention_body)
-        if policy.retentionSizeInMB != UNLIMITED:
-            raise InvalidRetention("A topic has no limit by size: leave retentionSizeInMB out, or give -1.")
-        minutes = policy.retentionTimeInMinutes
-        return done(await ports.transitions.update_retention(name, minutes, expected_version(request)))
+        return done(
+            await ports.transitions.update_retention(
+                name, policy.retentionTimeInMinutes, expected_version(request), megabytes=policy.retentionSizeInMB
+            )
+        )
 
     @delete(
         status_code=204,
-        summary="Let the namespace say how long sealed segments of a topic stay",
+        summary="Let the namespace say how long what was consumed stays in a topic",
         responses=refusals(404, 409, 412),
         response_headers=[ETAG],
         operation_class=described(parameters=[IF_MATCH]),
@@ -114,15 +114,7 @@ def check_policies(policies: dict[str, Any]) -> None:
     except msgspec.ValidationError as error:
         raise BadRequest(f"The policies are not those of a namespace: {error}.") from None
     if chosen is not None:
-        check_policy(chosen)
-
-
-def check_policy(policy: RetentionPolicy) -> None:
-    check_retention(policy.retentionTimeInMinutes)
-    if not UNLIMITED <= policy.retentionSizeInMB <= _MAX_LONG:
-        raise InvalidRetention(
-            f"retentionSizeInMB cannot be {policy.retentionSizeInMB}: give -1 for no limit, or more."
-        )
+        check_retention(chosen.retentionTimeInMinutes, chosen.retentionSizeInMB)
 
 
 def _shown(policy: RetentionPolicy | None) -> Response[RetentionPolicy | None]:

@@ -43,6 +43,7 @@ class ScalableTopicMetadata(msgspec.Struct, frozen=True, rename="camel"):
     segments: dict[str, SegmentInfo]
     properties: dict[str, str]
     retention_time_in_minutes: int | None = None
+    retention_size_in_mb: int | None = msgspec.field(default=None, name="retentionSizeInMB")
 
 
 class ClassicTopicInfo(msgspec.Struct, frozen=True, rename="camel"):

@@ -63,6 +63,7 @@ CLAIM_SEGMENT = _load("claim_segment")
 APPEND_ENTRIES = _load("append_entries")
 CONFIRM_CLAIM = _load("confirm_claim")
 SAVE_CURSORS = _load("save_cursors")
+TELL_DRAINED = _load("tell_drained")
 FORGET_PRODUCERS = _load("forget_producers")
 SET_TOPIC_EPOCH = _load("set_topic_epoch")
 TELL_FIGURES = _load("tell_figures")
@@ -101,6 +102,7 @@ ALL = (
     APPEND_ENTRIES,
     CONFIRM_CLAIM,
     SAVE_CURSORS,
+    TELL_DRAINED,
     FORGET_PRODUCERS,
     SET_TOPIC_EPOCH,
     TELL_FIGURES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,7 +12,7 @@ from protocol.client.errors import ServerRefused
 from protocol.client.message_ids import Edge, MessageId
 from protocol.client.plain_routes import plain_routes
 from protocol.client.pool import ConnectionPool
-from protocol.client.routes import Route, all_routes
+from protocol.client.routes import MANAGED, Route, all_routes
 from protocol.client.segment_consumer import QUEUE_SIZE
 from protocol.client.subscriptions import EXCLUSIVE, SHARED, Start, Subscription
 from protocol.client.topic_consumer import TopicConsumer
@@ -78,7 +78,7 @@ async def open_consumer(
         consumer_name = name
         if name is not None and route.segment_id is not None:
             consumer_name = f"{name}-seg-{route.segment_id}"
-        return Subscription(subscription, kind, consumer_name, initial_position)
+        return Subscription(subscription, kind, consumer_name, initial_position, metadata=_metadata(route))
 
     async with _consuming(pool, topic, subscription_of, queue_size, confirm_acks, create_if_missing) as consumer:
         yield consumer
@@ -104,7 +104,7 @@ async def open_reader(
         at: Edge | MessageId = start
         if is_new or (isinstance(start, MessageId) and start.topic != route.topic):
             at = "earliest"
-        return Subscription(reader_name, EXCLUSIVE, start=Start(at, is_inclusive))
+        return Subscription(reader_name, EXCLUSIVE, start=Start(at, is_inclusive), metadata=_metadata(route))
 
     async with _consuming(pool, topic, subscription_of, queue_size, False, create_if_missing) as consumer:
         yield consumer
@@ -139,3 +139,7 @@ async def _consuming(
             yield consumer
         finally:
             await consumer._close()
+
+
+def _metadata(route: Route) -> Mapping[str, str]:
+    return MANAGED if route.is_legacy else {}

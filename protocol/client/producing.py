@@ -19,7 +19,7 @@ from protocol.client.message_ids import MessageId
 from protocol.client.outgoing import Message
 from protocol.client.plain_routes import plain_routes
 from protocol.client.pool import ConnectionPool
-from protocol.client.routes import Route, Routes, active_routes
+from protocol.client.routes import MANAGED, Route, Routes, active_routes
 from protocol.client.segment_producer import SegmentProducer
 from protocol.client.sending import MAX_PENDING, MAX_PENDING_BYTES, SEND_TIMEOUT, Sending, Window
 from protocol.client.watches import TopicWatch, start_following
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 _SEGMENT_GONE = frozenset({api.TopicTerminatedError, api.TopicNotFound})
 # The layout that says which others is pushed; asking the old segment again is for when that was missed.
 _LONGEST_RETRY = 2.0
-# Tells a server that a plain topic is written to as a segment of a scalable one.
-_LEGACY_PROPERTIES = {"__pulsar.v5.managed": "true"}
 
 
 @asynccontextmanager
@@ -196,7 +194,7 @@ class TopicProducer:
                 self,
                 name=name,
                 access_mode=self._access_mode,
-                properties=_LEGACY_PROPERTIES if route.is_legacy else None,
+                properties=MANAGED if route.is_legacy else None,
             )
             self._ways[route.topic] = route
             self._tasks.start_soon(segment.run)

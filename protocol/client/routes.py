@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from protocol.client.errors import ServerMisbehaved
 from protocol.errors import InvalidName
@@ -12,6 +13,8 @@ from protocol.names import SegmentName, TopicName
 from protocol.wire import pulsar_api_pb2 as api
 
 _POSITIVE = 0x7FFF_FFFF
+# Tells a server that a plain topic is used as a segment of a scalable one.
+MANAGED: Final[Mapping[str, str]] = {"__pulsar.v5.managed": "true"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ class Subscription:
     # Ranges of hashes, both ends included, that a consumer of a Key_Shared subscription takes; without them all share.
     key_ranges: Sequence[tuple[int, int]] = ()
     by_entry_bucket: bool = False  # whether those are ranges of entry buckets
+    metadata: Mapping[str, str] = field(default_factory=dict)  # of the consumer
     start: Start | None = None  # for a reader, whose subscription is gone when it is closed
 
     @property
@@ -89,6 +90,8 @@ class Subscription:
         )
         request.force_topic_creation = True
         request.consumer_epoch = consumer_epoch
+        for key, value in self.metadata.items():
+            request.metadata.add(key=key, value=value)
         for key, value in self.properties.items():
             request.subscription_properties.add(key=key, value=value)
         if self.kind == KEY_SHARED:

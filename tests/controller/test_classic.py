@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from controller.classic import Attached, ClassicTransitions, StillUsed, nobody_attached
+from controller.classic import Attached, ClassicTransitions, Clients, StillUsed, nobody_attached
 from controller.garbage import GarbageCollector
 from controller.transitions import InvalidProperties, TopicLimits, Transitions
 from metadata import keys
@@ -287,8 +287,8 @@ async def test_a_partition_is_deleted_by_itself_only_if_its_topic_is_gone(valkey
 
 
 async def test_a_topic_with_clients_is_only_deleted_by_force(valkey: ValkeyProcess) -> None:
-    async def one_attached(topic: TopicName) -> int:
-        return int(topic.local.endswith("1"))
+    async def one_attached(topic: TopicName) -> Clients:
+        return Clients(int(topic.local.endswith("1")))
 
     async with opened(valkey, attached=one_attached) as (_, classic):
         await classic.create_partitioned(TOPIC, 2)

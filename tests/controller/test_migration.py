@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from controller.classic import Attached, ClassicTransitions, nobody_attached
+from controller.classic import Attached, ClassicTransitions, Clients, nobody_attached
 from controller.garbage import GarbageCollector
 from controller.migration import AlreadyScalable, ClassicClients, Migrations
 from controller.transitions import TooManySegments, TopicLimits, Transitions
@@ -223,8 +223,8 @@ async def test_of_many_who_migrate_at_once_one_does_it(topology: Topology) -> No
 
 
 async def test_clients_that_cannot_follow_forbid_it_unless_it_is_forced(valkey: ValkeyProcess) -> None:
-    async def one_at_partition_1(topic: TopicName) -> int:
-        return int(topic.partition == 1)
+    async def one_at_partition_1(topic: TopicName) -> Clients:
+        return Clients(int(topic.partition == 1))
 
     async with opened(valkey, attached=one_at_partition_1) as b:
         await b.classic.create_partitioned(ORDERS, 2)

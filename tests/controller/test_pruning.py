@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from controller.retention import FOR_EVER, Retention
+from controller.retention import FOR_EVER, Kept, Retention
 from metadata import keys
 from metadata.leadership import Leaderships
 from metadata.records import StoredTopic
@@ -157,7 +157,7 @@ async def until_about_to_prune(s: Stage) -> trio.Event:
     retention = s.node.leaders._around.retention
     original = retention.of
 
-    async def of(topic: StoredTopic) -> int:
+    async def of(topic: StoredTopic) -> Kept:
         kept = await original(topic)
         begun.set()
         await go_on.wait()
@@ -183,17 +183,20 @@ async def test_the_word_of_the_topic_counts_before_that_of_its_namespace_and_the
         topic = TopicName.scalable("acme", "eu", "orders")
         namespace = topic.namespace_name
 
-        async def kept() -> int:
+        async def kept() -> Kept:
             stored = await node.store.get(topic)
             assert stored is not None
             return await retention.of(stored)
 
         await node.store.create_namespace(namespace, b'{"other": 1}')
         await changes.create(topic, 1)
-        assert await kept() == 7_500
+        assert await kept() == Kept(7_500)
         for policies, expected in (
-            (b'{"retention_policies": {"retentionTimeInMinutes": 3, "retentionSizeInMB": 10}}', 180_000),
-            (b'{"retention_policies": {"retentionTimeInMinutes": 0}}', 0),
+            (
+                b'{"retention_policies": {"retentionTimeInMinutes": 3, "retentionSizeInMB": 10}}',
+                Kept(180_000, 10 * 1024 * 1024),
+            ),
+            (b'{"retention_policies": {"retentionTimeInMinutes": 0}}', Kept(0)),
             (b'{"retention_policies": {"retentionTimeInMinutes": -1}}', FOR_EVER),
             (b'{"retention_policies": {"retentionTimeInMinutes": "soon"}}', FOR_EVER),
             (b"no JSON", FOR_EVER),
@@ -201,8 +204,15 @@ async def test_the_word_of_the_topic_counts_before_that_of_its_namespace_and_the
             valkey.client().hset(keys.NAMESPACES, str(namespace), b"0" * 16 + b" " + policies)
             assert await kept() == expected
         await changes.update_retention(topic, 1)
-        assert await kept() == 60_000
+        assert await kept() == Kept(60_000)
+        await changes.update_retention(topic, -1, megabytes=3)
+        assert await kept() == Kept(-1, 3 * 1024 * 1024)
         await changes.update_retention(topic, -1)
         assert await kept() == FOR_EVER
         await changes.update_retention(topic, None)
         assert await kept() == FOR_EVER, "as the namespace says"
+
+
+def test_segments_stay_for_no_time_where_no_size_is_kept() -> None:
+    assert Kept(60_000, 0).segments_ms == Kept(-1, 0).segments_ms == 0
+    assert (Kept(60_000, 1).segments_ms, FOR_EVER.segments_ms) == (60_000, -1)

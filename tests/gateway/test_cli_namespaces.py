@@ -114,3 +114,14 @@ def test_retention_of_a_namespace_is_shown_set_and_left_to_the_server(admin: Adm
         ("POST", b'{"retentionTimeInMinutes":-1}'),
         ("DELETE", b""),
     ]
+
+
+def test_retention_by_size_is_shown_and_set_with_a_time(admin: AdminStub) -> None:
+    path = "/admin/v2/namespaces/t/ns/retention"
+    admin.answer("GET", path, 200, {"retentionTimeInMinutes": -1, "retentionSizeInMB": 5})
+    admin.answer("POST", path, 204)
+    said = "t/ns keeps sealed segments for ever. What was consumed goes earlier where a segment is larger than 5 MB.\n"
+    assert namespaces(admin, "retention", "t/ns").out == said
+    assert namespaces(admin, "retention", "t/ns", "--minutes", "-1", "--megabytes", "5").out == said
+    assert admin.requests[-1][2] == b'{"retentionTimeInMinutes":-1,"retentionSizeInMB":5}'
+    assert "--minutes" in namespaces(admin, "retention", "t/ns", "--megabytes", "5").err

@@ -27,6 +27,7 @@ from segments.errors import NotHere
 from segments.figures import traffic_of
 from segments.frames import MessageFrames
 from segments.hosting import Hosting
+from segments.keeping import Keeping
 from segments.open_log import OpenLog
 from segments.producers import Mode, Producer
 from segments.tail import Budget
@@ -107,8 +108,8 @@ async def host_bench(
     async def nobody(_: TopicName) -> Collection[str]:
         return ()
 
-    async def always(_: LogPlace) -> int:
-        return -1
+    async def always(_: LogPlace) -> Keeping:
+        return Keeping(-1)
 
     async with log_bench(url, segments) as bench, trio.open_nursery() as nursery:
         logs = logs_of(bench.store)

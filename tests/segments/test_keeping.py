@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from segments.keeping import OverQuota, Quota, needed_from, trim_below, waiting_bytes
+from segments.keeping import Keeping, OverQuota, Quota, fits_from, needed_from, trim_below, waiting_bytes
 
 ANY = Quota()
 
@@ -49,3 +49,28 @@ def test_refusing_quota_takes_nothing() -> None:
 
 def test_no_quota_is_never_exceeded() -> None:
     assert not ANY.is_exceeded(10**15)
+
+
+@pytest.mark.parametrize(
+    ("limit", "fits"),
+    [
+        (-1, 10),  # no limit
+        (1_000, 10),  # all of it
+        (999, 11),  # what fits in part does not fit
+        (250, 85),
+        (5, 110),  # not even one
+        (0, 110),
+    ],
+)
+def test_a_log_fits_its_size_from_an_entry_on(limit: int, fits: int) -> None:
+    assert fits_from(first=10, end=110, size=1_000, limit=limit) == fits
+
+
+def test_an_empty_log_fits_any_size() -> None:
+    assert fits_from(first=7, end=7, size=0, limit=0) == 7
+
+
+def test_what_stays_at_least_stays_longer_than_a_shorter_retention() -> None:
+    assert Keeping(5, at_least_ms=10).longest_ms == 10
+    assert Keeping(15, at_least_ms=10).longest_ms == 15
+    assert Keeping(-1, at_least_ms=10).longest_ms == -1

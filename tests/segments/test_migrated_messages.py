@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+import trio
 
 from controller.classic import ClassicTransitions
 from controller.migration import Migrations
 from controller.transitions import TopicLimits
 from gateway.node import Node
 from layout import records
+from metadata import keys
 from protocol.client.consuming import open_consumer
 from protocol.client.pool import ConnectionPool, open_pool
 from protocol.client.producing import open_producer
@@ -82,6 +85,66 @@ async def test_a_stream_has_the_old_messages_before_the_new_ones(
         came = values(await received(consumer, 80))
     assert sorted(came[:40]) == list(range(40))
     assert sorted(came[40:]) == list(range(40, 80))
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+async def test_what_follows_the_old_logs_comes_as_soon_as_they_are_consumed(
+    valkey: ValkeyProcess, partitions: int
+) -> None:
+    """The leader hears of it from the owner of the log, not when it happens to look for what can be pruned."""
+    async with running_node(valkey.url, prune_interval=600.0) as node, open_pool(node.pulsar_url) as pool:
+        await create(node, partitions)
+        async with open_consumer(pool, str(CLASSIC), "s"), open_producer(pool, str(CLASSIC)) as producer:
+            await send_numbers(producer, range(40))
+        await migrate(node)
+        async with open_producer(pool, str(SCALABLE)) as producer:
+            await send_numbers(producer, range(40, 80))
+        async with open_stream_consumer(pool, str(SCALABLE), "s", name="a") as consumer:
+            messages = await received(consumer, 40, ack=False)
+            # Its own writes have it look again as well. Only when it has come to rest, the acknowledgements are all
+            # that can wake it.
+            await leader_rests(node)
+            for message in messages:
+                await consumer.ack(message)
+            with trio.fail_after(10):
+                assert sorted(values(await received(consumer, 40))) == list(range(40, 80))
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+async def test_the_next_owner_of_an_old_log_tells_again_that_it_is_drained(
+    valkey: ValkeyProcess, node: Node, pool: ConnectionPool, partitions: int
+) -> None:
+    """The one before may have died between writing the cursor and telling the leader, who is in another bucket."""
+    await create(node, partitions)
+    async with open_consumer(pool, str(CLASSIC), "s") as consumer, open_producer(pool, str(CLASSIC)) as producer:
+        await send_numbers(producer, range(10))
+        await received(consumer, 10)
+    await migrate(node)
+    await leader_rests(node)
+    path = keys.path_of(SCALABLE)
+
+    def told() -> int:
+        changes: Any = valkey.client().xrange(keys.changes_key(keys.bucket_of(path)))
+        return sum(entry[b"kind"] == b"drained" and entry[b"topic"] == path.encode() for _, entry in changes)
+
+    before = told()
+    [owned, *_] = node.data.hosting.logs
+    await owned.let_go()
+    await node.data.hosting.open(owned.name)
+    await eventually(lambda: told() == before + 1, within=10)
+
+
+async def leader_rests(node: Node) -> None:
+    """Return when the leaders of a node have had nothing to do for a second."""
+    seen, since = node.leaders.counters.rounds, trio.current_time()
+
+    def is_at_rest() -> bool:
+        nonlocal seen, since
+        if node.leaders.counters.rounds != seen:
+            seen, since = node.leaders.counters.rounds, trio.current_time()
+        return trio.current_time() - since > 1
+
+    await eventually(is_at_rest, within=20)
 
 
 async def test_old_logs_go_once_everybody_has_consumed_them(node: Node, pool: ConnectionPool) -> None:

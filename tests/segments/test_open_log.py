@@ -25,7 +25,7 @@ from segments.dispatch.errors import ConsumerBusy
 from segments.dispatch.receivers import Kind
 from segments.errors import NotHere, QuotaExceeded
 from segments.frames import MessageFrames
-from segments.keeping import OverQuota, Quota
+from segments.keeping import Keeping, OverQuota, Quota
 from segments.open_log import OpenLog
 from segments.producers import Mode, Producer
 from segments.subscription import LogSubscription
@@ -250,10 +250,10 @@ async def test_producers_are_forgotten_when_they_were_away_for_hours(
         d.send(there, 0)
         await eventually(lambda: peer.receipts == other.receipts == [0])
         await d.log.sending.leave(gone)
-        await d.log.keep(0)
+        await d.log.keep(Keeping())
         assert await remembered(d) == {"gone", "there"}
         monkeypatch.setattr("segments.sending._MEMORY", -1.0)
-        await d.log.keep(0)
+        await d.log.keep(Keeping())
         assert await remembered(d) == {"there"}
 
 
@@ -267,7 +267,7 @@ async def test_of_many_producers_that_are_away_those_are_forgotten_that_left_fir
             d.send(producer, 0)
             await received(peer)
             await d.log.sending.leave(producer)
-        await d.log.keep(0)
+        await d.log.keep(Keeping())
         assert await remembered(d) == {"third", "first"}
 
 
@@ -313,7 +313,7 @@ async def test_of_producers_that_stay_away_only_the_last_place_is_remembered(
             await eventually(lambda heard=peer: heard.receipts == [0, 1])  # type: ignore[misc]  # a default it can be called without
             told.append([it.send_receipt.message_id.entryId for it in peer.heard])
             await d.log.sending.leave(producer)
-            await d.log.keep(0)
+            await d.log.keep(Keeping())
         assert told == [[0, 1], places]
 
 
@@ -384,7 +384,7 @@ async def test_evicting_quota_takes_what_is_oldest_of_the_backlog(valkey: Valkey
         for number in range(30):
             d.send(producer, number)
         await eventually(lambda: len(sender.receipts) == 30)
-        await d.log.keep(-1)
+        await d.log.keep(Keeping(-1))
         assert (d.log.first, subscription.backlog) == (20, 10)
 
 

@@ -20,10 +20,11 @@ class WireConsumer:
     client: Client
     subscription: str = "s"
     kind: api.CommandSubscribe.SubType.ValueType = api.CommandSubscribe.Exclusive
+    topic: str = SEGMENT
 
     async def subscribe(self, *, permits: int = 0, epoch: int | None = None) -> BaseCommand:
         """The answer."""
-        await self.client.send(encode(subscribe(self.subscription, self.kind, epoch=epoch)))
+        await self.client.send(encode(subscribe(self.subscription, self.kind, topic=self.topic, epoch=epoch)))
         answer = await self.client.receive()
         if permits:
             await self.flow(permits)
@@ -69,12 +70,13 @@ def subscribe(
     subscription: str = "s",
     kind: api.CommandSubscribe.SubType.ValueType = api.CommandSubscribe.Exclusive,
     *,
+    topic: str = SEGMENT,
     consumer_id: int = CONSUMER_ID,
     epoch: int | None = None,
 ) -> BaseCommand:
     command = BaseCommand(type=BaseCommand.SUBSCRIBE)
     request = command.subscribe
-    request.topic = SEGMENT
+    request.topic = topic
     request.subscription = subscription
     request.subType = kind
     request.consumer_id = consumer_id

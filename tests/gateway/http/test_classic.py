@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from controller.classic import Clients
 from metadata.classic_records import PartitionedState, PartitionedTopic
 from protocol.names import TopicName
 from tests.gateway.http.running import SCALABLE, Api, reason_of, running_api
@@ -109,8 +110,8 @@ async def test_a_scalable_topic_cannot_take_the_name_of_a_classic_one(api: Api) 
 
 
 async def test_clients_keep_a_topic_unless_it_is_forced(valkey: ValkeyProcess) -> None:
-    async def attached(topic: TopicName) -> int:
-        return 3
+    async def attached(topic: TopicName) -> Clients:
+        return Clients(3)
 
     async with running_api(valkey.url, attached=attached) as api:
         await api.call("PUT", f"{BASE}/single")
@@ -180,8 +181,8 @@ async def test_a_classic_topic_is_migrated(topology: Topology) -> None:
 
 
 async def test_what_cannot_be_migrated_is_refused_with_a_reason(valkey: ValkeyProcess) -> None:
-    async def attached(topic: TopicName) -> int:
-        return 2
+    async def attached(topic: TopicName) -> Clients:
+        return Clients(2)
 
     async with running_api(valkey.url, attached=attached) as api:
         await api.call("PUT", f"{BASE}/single")

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 import trio
 
-from controller.retention import FOR_EVER, Retention, RetentionPolicy
+from controller.retention import FOR_EVER, Kept, Retention, RetentionPolicy
 from metadata.errors import VersionConflict
 from protocol.names import NamespaceName
 from tests.gateway.http.consumers import TOPIC
@@ -96,7 +96,12 @@ async def test_impossible_time_is_refused(api: Api, minutes: int) -> None:
 async def test_impossible_size_is_refused(api: Api) -> None:
     await api.call("PUT", NAMESPACE)
     await api.call("PUT", f"{SCALABLE}/t")
-    for method, path, size in (("POST", OF_NAMESPACE, -2), ("POST", OF_NAMESPACE, 2**63), ("PUT", OF_TOPIC, 100)):
+    for method, path, size in (
+        ("POST", OF_NAMESPACE, -2),
+        ("POST", OF_NAMESPACE, 2**63),
+        ("PUT", OF_TOPIC, -2),
+        ("PUT", OF_TOPIC, 2**63),
+    ):
         response = await api.call(method, path, json={"retentionTimeInMinutes": 1, "retentionSizeInMB": size})
         assert response.status_code == 412
         assert "retentionSizeInMB" in reason_of(response)
@@ -207,6 +212,16 @@ async def test_stale_etag_fails_the_precondition(api: Api) -> None:
     assert (await api.call("GET", OF_TOPIC)).json()["retentionTimeInMinutes"] == 1
 
 
+async def test_a_topic_has_a_size_of_its_own(api: Api) -> None:
+    await api.call("PUT", f"{SCALABLE}/t")
+    policy = {"retentionTimeInMinutes": 30, "retentionSizeInMB": 512}
+    assert (await api.call("PUT", OF_TOPIC, json=policy)).status_code == 204
+    assert (await api.call("GET", OF_TOPIC)).json() == policy
+    assert (await api.call("GET", f"{SCALABLE}/t")).json().items() >= policy.items()
+    await api.call("DELETE", OF_TOPIC)
+    assert policy.keys().isdisjoint((await api.call("GET", f"{SCALABLE}/t")).json())
+
+
 async def test_missing_topic_is_not_found(api: Api) -> None:
     for response in (
         await api.call("GET", OF_TOPIC),
@@ -222,19 +237,19 @@ async def test_topic_beats_namespace_beats_server(api: Api) -> None:
     await api.call("PUT", f"{SCALABLE}/t")
     retention = Retention(api.store, default=1.0)
 
-    async def ms() -> int:
+    async def kept() -> Kept:
         stored = await api.store.get(TOPIC)
         assert stored is not None
         return await retention.of(stored)
 
-    assert await ms() == 1_000
+    assert await kept() == Kept(1_000)
     await api.call("POST", OF_NAMESPACE, json={"retentionTimeInMinutes": 2, "retentionSizeInMB": 0})
-    assert await ms() == 120_000
+    assert await kept() == Kept(120_000, 0)
     await api.call("PUT", OF_TOPIC, json={"retentionTimeInMinutes": -1})
-    assert await ms() == FOR_EVER
+    assert await kept() == FOR_EVER
     await api.call("DELETE", OF_TOPIC)
     await api.call("DELETE", OF_NAMESPACE)
-    assert await ms() == 1_000
+    assert await kept() == Kept(1_000)
 
 
 async def test_full_store_still_lets_retention_be_changed(valkey: ValkeyProcess) -> None:
