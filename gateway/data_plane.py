@@ -20,7 +20,7 @@ from metadata.registrations import Registrations
 from metadata.segment_logs import SegmentLogs
 from metadata.store import TopicStore
 from metadata.subscriptions import SubscriptionType
-from protocol.names import SegmentName, TopicName
+from protocol.names import TopicName
 from segments import placement
 from segments.around import Around, DataCounters, LogLimits
 from segments.connection import DataPlane
@@ -114,18 +114,12 @@ def build_data_plane(
     return DataParts(plane, hosting, LogsOfTopics(store, logs, registrations, hosting, lane), counters)
 
 
-def segment_url(peers: Peers) -> Callable[[TopicName, Segment, str], str]:
-    """Where a segment is served: at its owner, or at the node that should own it."""
+def segment_url(peers: Peers) -> Callable[[str, str], str]:
+    """Where the log of a segment is served whose owner has this session, or should be if it has none."""
 
-    def url(topic: TopicName, segment: Segment, session: str) -> str:
-        nodes = peers.nodes
-        if len(nodes) == 1:
-            return nodes[0].pulsar_url
-        urls = {node.session: node.pulsar_url for node in nodes if node.pulsar_url}
-        if session in urls:
-            return urls[session]
-        name = SegmentName(topic, segment.range.start, segment.range.end, segment.segment_id)
-        chosen = placement.choose(str(name), urls)
-        return urls[chosen] if chosen is not None else nodes[0].pulsar_url
+    def url(log: str, owner: str) -> str:
+        if owner:
+            peers.heard_of(owner)
+        return placement.url_of(log, owner, peers.nodes)
 
     return url
