@@ -63,6 +63,9 @@ class StoredTopics:
         settings = await self._registrations.create_subscription(topic, subscription, kind, now_ms)
         return None if settings.from_start else settings.created_at_epoch
 
+    async def provide_subscription(self, topic: TopicName, subscription: str) -> None:
+        await self._registrations.provide_subscription(topic, subscription, time.time_ns() // 1_000_000)
+
 
 def build_data_plane(
     settings: Settings,
