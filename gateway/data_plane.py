@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import trio
 
@@ -13,6 +14,7 @@ from gateway.settings import Settings
 from layout import records
 from layout.segments import Segment
 from metadata import keys
+from metadata.errors import StoreError
 from metadata.lanes import Lane
 from metadata.log_places import LogPlace
 from metadata.peers import Peers
@@ -31,6 +33,11 @@ from segments.schemas import SchemaRegistry
 from segments.starting import Starting
 from segments.tail import Budget
 from sessions.hub import Hub
+
+# For how long a producer of a partition that was sealed waits for its topic to be scalable: a few writes, unless who
+# migrates it has died.
+_LONGEST_MIGRATION: Final = 0.4
+_MIGRATION_PAUSE: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,8 @@ def build_data_plane(
     async def layout_told(place: LogPlace) -> None:
         if place.segment_id is not None:
             await hub().refreshed(keys.topic_at(place.path))
+        else:
+            await _migration_told(hub(), store, TopicName.parse(place.name).canonical)
 
     async def retention_ms(place: LogPlace) -> int:
         stored = await store.get(keys.topic_at(place.path)) if place.segment_id is not None else None
@@ -115,6 +124,25 @@ def build_data_plane(
     )
     plane = DataPlane(hosting, Starting(StoredTopics(store, registrations)), nursery, schemas)
     return DataParts(plane, hosting, LogsOfTopics(store, logs, registrations, hosting, lane), counters)
+
+
+async def _migration_told(hub: Hub, store: TopicStore, topic: TopicName) -> None:
+    """Return when those who watch a topic know its layout as a scalable one, or after a moment.
+
+    The partitions of a classic topic are sealed before it is scalable.
+    """
+    path = keys.path_of(topic)
+    with trio.move_on_after(_LONGEST_MIGRATION):
+        while hub.wants(keys.bucket_of(path), path):
+            try:
+                is_scalable = await store.get(topic) is not None
+            except StoreError:
+                return  # nobody can tell, and the producer should not wait for it
+            # After that look, so that what it found is told.
+            await hub.refreshed(topic)
+            if is_scalable:
+                return
+            await trio.sleep(_MIGRATION_PAUSE)
 
 
 def segment_url(peers: Peers) -> Callable[[str, str], str]:
