@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import trio
 
@@ -13,6 +14,7 @@ from gateway.settings import Settings
 from layout import records
 from layout.segments import Segment
 from metadata import keys
+from metadata.errors import StoreError
 from metadata.lanes import Lane
 from metadata.log_places import LogPlace
 from metadata.peers import Peers
@@ -20,7 +22,7 @@ from metadata.registrations import Registrations
 from metadata.segment_logs import SegmentLogs
 from metadata.store import TopicStore
 from metadata.subscriptions import SubscriptionType
-from protocol.names import SegmentName, TopicName
+from protocol.names import TopicName
 from segments import placement
 from segments.around import Around, DataCounters, LogLimits
 from segments.connection import DataPlane
@@ -31,6 +33,11 @@ from segments.schemas import SchemaRegistry
 from segments.starting import Starting
 from segments.tail import Budget
 from sessions.hub import Hub
+
+# For how long a producer of a partition that was sealed waits for its topic to be scalable: a few writes, unless who
+# migrates it has died.
+_LONGEST_MIGRATION: Final = 0.4
+_MIGRATION_PAUSE: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,9 @@ class StoredTopics:
         settings = await self._registrations.create_subscription(topic, subscription, kind, now_ms)
         return None if settings.from_start else settings.created_at_epoch
 
+    async def provide_subscription(self, topic: TopicName, subscription: str) -> None:
+        await self._registrations.provide_subscription(topic, subscription, time.time_ns() // 1_000_000)
+
 
 def build_data_plane(
     settings: Settings,
@@ -84,6 +94,8 @@ def build_data_plane(
     async def layout_told(place: LogPlace) -> None:
         if place.segment_id is not None:
             await hub().refreshed(keys.topic_at(place.path))
+        else:
+            await _migration_told(hub(), store, TopicName.parse(place.name).canonical)
 
     async def keeping(place: LogPlace) -> Keeping:
         # A classic log is that of a scalable topic once it was migrated.
@@ -116,18 +128,31 @@ def build_data_plane(
     return DataParts(plane, hosting, LogsOfTopics(store, logs, registrations, hosting, lane), counters)
 
 
-def segment_url(peers: Peers) -> Callable[[TopicName, Segment, str], str]:
-    """Where a segment is served: at its owner, or at the node that should own it."""
+async def _migration_told(hub: Hub, store: TopicStore, topic: TopicName) -> None:
+    """Return when those who watch a topic know its layout as a scalable one, or after a moment.
 
-    def url(topic: TopicName, segment: Segment, session: str) -> str:
-        nodes = peers.nodes
-        if len(nodes) == 1:
-            return nodes[0].pulsar_url
-        urls = {node.session: node.pulsar_url for node in nodes if node.pulsar_url}
-        if session in urls:
-            return urls[session]
-        name = SegmentName(topic, segment.range.start, segment.range.end, segment.segment_id)
-        chosen = placement.choose(str(name), urls)
-        return urls[chosen] if chosen is not None else nodes[0].pulsar_url
+    The partitions of a classic topic are sealed before it is scalable.
+    """
+    path = keys.path_of(topic)
+    with trio.move_on_after(_LONGEST_MIGRATION):
+        while hub.wants(keys.bucket_of(path), path):
+            try:
+                is_scalable = await store.get(topic) is not None
+            except StoreError:
+                return  # nobody can tell, and the producer should not wait for it
+            # After that look, so that what it found is told.
+            await hub.refreshed(topic)
+            if is_scalable:
+                return
+            await trio.sleep(_MIGRATION_PAUSE)
+
+
+def segment_url(peers: Peers) -> Callable[[str, str], str]:
+    """Where the log of a segment is served whose owner has this session, or should be if it has none."""
+
+    def url(log: str, owner: str) -> str:
+        if owner:
+            peers.heard_of(owner)
+        return placement.url_of(log, owner, peers.nodes)
 
     return url

@@ -206,7 +206,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 readback=readback,
                 create=lambda topic: _create_if_missing(transitions, classic, topic),
                 owner_url=pulsar_url,
-                segment_url=lambda topic, segment, owner: segment_url(peers)(topic, segment, owner),
+                segment_url=lambda log, owner: segment_url(peers)(log, owner),
                 auto_create=settings.auto_create,
                 deletion_notice=settings.deletion_notice,
             )
@@ -249,7 +249,13 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             feed = ChangeFeed(
                 store, switch, probe_interval=settings.probe_interval, on_rollback=rolled_back, observer=recorder
             )
-            peers = Peers(store, session, lease=settings.session_lease, on_death=lambda dead: leaders.nodes_died(dead))
+            peers = Peers(
+                store,
+                session,
+                lease=settings.session_lease,
+                on_death=lambda dead: leaders.nodes_died(dead),
+                on_change=hub.whereabouts.nodes_changed,
+            )
             data = build_data_plane(
                 settings,
                 store=store,
@@ -338,6 +344,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
 
             background.start_soon(_supervised, "the change feed", feed.run)
             background.start_soon(_supervised, "the deletion notices", hub.run)
+            background.start_soon(_supervised, "the whereabouts of segments", hub.whereabouts.run)
             background.start_soon(_supervised, "the node session", session.run)
             background.start_soon(_supervised, "the view of other nodes", peers.run)
             background.start_soon(_supervised, "the leaderships", leaders.run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -23,6 +23,8 @@ _DELAY: Final = 0.02
 _SHORTEST_PAUSE: Final = 0.05
 # By how much a lease must end later than it did at the last look, in intervals between looks, so as not to be noise.
 _RENEWAL: Final = 0.3
+# Sessions that somebody named and no look has found. They never come back, so it is only about what that may cost.
+_UNKNOWN: Final = 1_000
 _SESSION: Final = re.compile(rb"[0-9a-f]{16}")
 
 
@@ -38,12 +40,24 @@ class Peers:
     """A view of the nodes. Expiry events of the store come too late to be of use, so every node looks for itself."""
 
     def __init__(
-        self, store: TopicStore, session: NodeSession, *, lease: float, on_death: Callable[[Collection[str]], None]
+        self,
+        store: TopicStore,
+        session: NodeSession,
+        *,
+        lease: float,
+        on_death: Callable[[Collection[str]], None],
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_change` is called whenever `nodes` has become another list."""
         self._store = store
         self._session = session
         self._interval = lease / _LOOKS_PER_LEASE
         self._on_death = on_death
+        self._on_change = on_change
+        self._nodes: Sequence[NodeRecord] = (session.record,)
+        self._told: Sequence[NodeRecord] = self._nodes  # to whoever waits for changes
+        self._unknown: set[str] = set()
+        self._named = trio.Event()  # a session that no look has found yet
         self._alive: dict[str, NodeRecord] = {}
         self._ends: dict[str, float] = {}  # when each lease ends, as of the last look
         self._renewed: set[str] = set()  # those that were seen to be prolonged
@@ -59,10 +73,31 @@ class Peers:
         return trio.current_time() - self._looked_at <= 2 * self._interval
 
     @property
-    def nodes(self) -> list[NodeRecord]:
+    def nodes(self) -> Sequence[NodeRecord]:
         """All that were alive at the last look, this one first."""
-        others = (node for name, node in sorted(self._alive.items()) if name != self._session.record.session)
-        return [self._session.record, *others]
+        if self._nodes[0] is not self._session.record:
+            self._note_nodes()
+        return self._nodes
+
+    def _note_nodes(self) -> None:
+        """Kept, because this is asked for every segment of every layout."""
+        own = self._session.record
+        self._nodes = (own, *(node for name, node in sorted(self._alive.items()) if name != own.session))
+
+    def _tell_changes(self) -> None:
+        self._note_nodes()
+        if self._nodes != self._told:
+            self._told = self._nodes
+            self._on_change()
+
+    def heard_of(self, session: str) -> None:
+        """Somebody has met this session: if it is not known, it may be of a node that has just come. Look, but once."""
+        if self.seemed_alive(session) or session in self._unknown:
+            return
+        if len(self._unknown) >= _UNKNOWN:
+            self._unknown.clear()
+        self._unknown.add(session)
+        self._named.set()
 
     async def is_alive(self, session: str) -> bool:
         """By the last look, or by another one for a session that was not seen at it.
@@ -79,6 +114,7 @@ class Peers:
             return False
         # From now on it is missed when it is gone, also if it was never there at a look.
         self._alive[session] = record
+        self._tell_changes()
         return True
 
     def _is_own_past(self, record: NodeRecord) -> bool:
@@ -93,11 +129,13 @@ class Peers:
     async def run(self) -> None:
         while True:
             pause = self._interval
+            self._named = trio.Event()
             try:
                 pause = min(pause, max(await self._look() + _DELAY, _SHORTEST_PAUSE))
             except StoreError as error:
                 log.debug("the other nodes cannot be looked at now: %s", error)
-            await trio.sleep(pause)
+            with trio.move_on_after(pause):
+                await self._named.wait()
 
     async def _look(self) -> float:
         """Take in who is there, tell who has gone; seconds until the next lease ends."""
@@ -130,6 +168,7 @@ class Peers:
         if not self._looks_regular():
             self._in_touch_since = trio.current_time()
         self._looked_at = trio.current_time()
+        self._tell_changes()
         if gone:
             log.info("nodes that are gone: %s", ", ".join(sorted(urls.values())))
             self._on_death(gone)

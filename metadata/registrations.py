@@ -296,6 +296,17 @@ class Registrations:
         self, topic: TopicName, name: str, kind: SubscriptionType, now_ms: int, *, from_start: bool = False
     ) -> Settings:
         """Record a subscription, or find it where it exists with this type; its settings."""
+        return await self._create_subscription(topic, name, kind, Settings(now_ms, from_start=from_start))
+
+    async def provide_subscription(self, topic: TopicName, name: str, now_ms: int) -> None:
+        """See that there is a subscription, of whichever type; a new one has everything unread, and gets its type from
+        who uses it first."""
+        settings = Settings(now_ms, from_start=True, migrated=True)
+        await self._create_subscription(topic, name, SubscriptionType.QUEUE, settings, any_type=True)
+
+    async def _create_subscription(
+        self, topic: TopicName, name: str, kind: SubscriptionType, settings: Settings, *, any_type: bool = False
+    ) -> Settings:
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
         outcome, found, entry = await self._store.commands.script(
@@ -305,11 +316,12 @@ class Registrations:
             [
                 name,
                 kind,
-                msgspec.json.encode(Settings(now_ms, from_start=from_start)),
+                msgspec.json.encode(settings),
                 path,
                 self._store.change_log_length,
                 operation_id(),
                 self._limits.subscriptions,
+                "1" if any_type else "0",
             ],
             repeatable=True,
         )

@@ -37,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     created_at_ms: int = msgspec.field(default=0, name="createdAtMs")
     created_at_epoch: int | None = msgspec.field(default=None, name="createdAtEpoch")  # of the layout; by the store
     from_start: bool = msgspec.field(default=False, name="fromStart")  # segments it was never at begin unread
-    migrated: bool = False  # from a classic topic, and not used since: its type is open
+    migrated: bool = False  # from a classic topic or asked for by a producer, and not used since: its type is open
 
 
 class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):

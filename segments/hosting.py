@@ -114,11 +114,8 @@ class Hosting:
         state = await self._around.logs.state(place)
         if place.name in self._leaving:
             return self._chosen_url(place.name)
-        if state is not None and state.session and await self._nodes.is_alive(state.session):
-            for node in self._nodes.nodes:
-                if node.session == state.session and node.pulsar_url:
-                    return node.pulsar_url
-        return self._chosen_url(place.name)
+        alive = state is not None and await self._nodes.is_alive(state.session)
+        return placement.url_of(place.name, state.session if state is not None and alive else "", self._nodes.nodes)
 
     async def is_alive(self, session: str) -> bool:
         return await self._nodes.is_alive(session)
@@ -183,14 +180,10 @@ class Hosting:
         return state
 
     def _chosen(self, name: str) -> str | None:
-        return placement.choose(name, (node.session for node in self._nodes.nodes))
+        return placement.choose(name, (node.session for node in placement.candidates(self._nodes.nodes)))
 
     def _chosen_url(self, name: str) -> str:
-        chosen = self._chosen(name)
-        return next(
-            (node.pulsar_url for node in self._nodes.nodes if node.session == chosen and node.pulsar_url),
-            self._nodes.nodes[0].pulsar_url,
-        )
+        return placement.url_of(name, "", self._nodes.nodes)
 
     def _forget(self, owned: OpenLog) -> None:
         if self._open.get(owned.name) is owned:

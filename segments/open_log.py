@@ -134,17 +134,7 @@ class OpenLog:
         self._check_open()
         limits = self._around.limits
         if durable:
-            subscription = self.subscriptions.get(name)
-            if subscription is None:
-                if len(self.subscriptions) >= limits.subscriptions:
-                    raise TooMany(f"{self.name} has {limits.subscriptions} subscriptions, which is the limit.")
-                subscription = self._subscription(name, kind, Cursor(start() - 1), durable=True)
-                self.subscriptions[name] = subscription
-            if not subscription.is_stored:
-                # Also where another consumer has made it just now: whoever is told that it is there may rely on it.
-                await self.saved(subscription)
-                if self.subscriptions.get(name) is not subscription:
-                    raise NotHere(f"Subscription {name} was deleted meanwhile: subscribe again.")
+            subscription = await self._durable(name, kind, start)
         else:
             subscription = self._subscription(name, kind, Cursor(start() - 1), durable=False)
         subscription.change_kind(kind, sharing)
@@ -153,6 +143,22 @@ class OpenLog:
         subscription.join(consumer)
         if not durable:
             self._readers.add(subscription)
+        return subscription
+
+    async def _durable(self, name: str, kind: Kind, start: Callable[[], int]) -> LogSubscription:
+        """The subscription of this name, made if it is not there."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            most = self._around.limits.subscriptions
+            if len(self.subscriptions) >= most:
+                raise TooMany(f"{self.name} has {most} subscriptions, which is the limit.")
+            subscription = self._subscription(name, kind, Cursor(start() - 1), durable=True)
+            self.subscriptions[name] = subscription
+        if not subscription.is_stored:
+            # Also where somebody else has made it just now: whoever is told that it is there may rely on it.
+            await self.saved(subscription)
+            if self.subscriptions.get(name) is not subscription:
+                raise NotHere(f"Subscription {name} was deleted meanwhile: subscribe again.")
         return subscription
 
     def unsubscribe(self, consumer: Consumer, subscription: LogSubscription) -> None:
@@ -182,10 +188,8 @@ class OpenLog:
 
     async def ensure_subscription(self, name: str) -> None:
         """A subscription from the beginning on, for a producer whose messages must not be lost before one comes."""
-        if name not in self.subscriptions:
-            subscription = self._subscription(name, Kind.SHARED, Cursor(self.first - 1), durable=True)
-            self.subscriptions[name] = subscription
-            await self.saved(subscription)
+        self._check_open()
+        await self._durable(name, Kind.SHARED, lambda: self.first)
 
     async def somebody_left(self, name: str) -> None:
         """Return when a consumer of a subscription has gone."""

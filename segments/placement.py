@@ -1,9 +1,26 @@
-"""Which node should own a log that nobody owns: every node comes to the same answer without asking another one."""
+"""Where a log is served: every node comes to the same answer without asking another one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+
+from segments.ports import Node
+
+
+def candidates(nodes: Sequence[Node]) -> list[Node]:
+    """Those that clients can be sent to: of a node whose record cannot be read, nobody knows where it is."""
+    return [node for node in nodes if node.pulsar_url or node is nodes[0]]
+
+
+def url_of(log: str, owner: str, nodes: Sequence[Node]) -> str:
+    """Where a client should go for a log: to its owner, if that session lives, or else to the node that should own it.
+
+    Lookups and layouts both tell what this says. The first of the nodes is the one that is asked.
+    """
+    urls = {node.session: node.pulsar_url for node in candidates(nodes)}
+    chosen = owner if owner in urls else choose(log, urls)
+    return urls[chosen] if chosen is not None else nodes[0].pulsar_url
 
 
 def choose(log: str, sessions: Iterable[str]) -> str | None:

@@ -63,3 +63,6 @@ class Topics(Protocol):
 
         None for one of which that is not known, or which was made to start at the beginning.
         """
+
+    async def provide_subscription(self, topic: TopicName, subscription: str) -> None:
+        """See that a topic has this subscription, of whichever type; a new one has everything unread."""

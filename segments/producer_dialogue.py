@@ -79,7 +79,7 @@ class ProducerDialogue:
         ready = await log_.join(producer, request.topic_epoch if request.HasField("topic_epoch") else None)
         try:
             if request.initial_subscription_name:
-                await log_.ensure_subscription(request.initial_subscription_name)
+                await self._talk.around.starting.provide(log_, request.initial_subscription_name)
         except BaseException:
             log_.sending.drop(producer)
             raise

@@ -31,6 +31,13 @@ class Starting:
             return lambda: log.first
         return lambda: log.next
 
+    async def provide(self, log: OpenLog, subscription: str) -> None:
+        """A subscription from the beginning on, for a producer whose messages must not be lost before one comes."""
+        if log.place.segment_id is not None:
+            # First in the topic: what it does not know of is taken for deleted, and removed from its segments.
+            await self.topics.provide_subscription(log.topic, subscription)
+        await log.ensure_subscription(subscription)
+
     async def _of_reader(self, log: OpenLog, request: api.CommandSubscribe) -> Callable[[], int]:
         if request.start_message_rollback_duration_sec:
             since = time.time_ns() // 1_000_000 - 1_000 * request.start_message_rollback_duration_sec

@@ -49,6 +49,28 @@ def encode_tail(
             dag.segment_brokers.add(segment_id=segment.segment_id, broker_url=owner_url(segment))
     if controller_url is not None:
         dag.controller_broker_url = controller_url
+    return _tail(dag, name)
+
+
+def with_brokers(tail: bytes, broker_url: Callable[[api.SegmentInfoProto], str]) -> bytes:
+    """The same DAG with its active segments where they are served now; the very same bytes if that is where they were.
+
+    One without such places, of a classic topic, stays so.
+    """
+    update = api.CommandScalableTopicUpdate()
+    update.MergeFromString(tail)  # it has no session id, without which a whole update would not be parsed
+    dag = update.dag
+    brokers = {broker.segment_id: broker for broker in dag.segment_brokers}
+    is_moved = False
+    for segment in dag.segments if brokers else ():
+        broker = brokers.get(segment.segment_id)
+        if broker is not None and broker.broker_url != (url := broker_url(segment)):
+            broker.broker_url = url
+            is_moved = True
+    return _tail(dag, update.resolved_topic_name) if is_moved else tail
+
+
+def _tail(dag: api.ScalableTopicDAG, name: str) -> bytes:
     encoded, resolved = dag.SerializeToString(), name.encode()
     return b"".join(
         (

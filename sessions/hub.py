@@ -16,7 +16,6 @@ import trio
 from layout import records
 from layout.errors import LayoutError
 from layout.legacy import synthetic_layout
-from layout.segments import Segment
 from metadata import keys
 from metadata.classic_records import ClassicTopic
 from metadata.errors import RecordDamaged, StoreDenied, StoreError, StoreFull, StoreLost, StoreUnavailable
@@ -30,6 +29,7 @@ from sessions.outbox import Outbox
 from sessions.points import FanOut, Point, Watch
 from sessions.readback import Found, ReadBack
 from sessions.splice import frame_head
+from sessions.whereabouts import LogUrl, Whereabouts
 
 log = logging.getLogger(__name__)
 
@@ -65,22 +65,22 @@ class Hub:
         readback: ReadBack,
         create: Creator,
         owner_url: str,
-        segment_url: Callable[[TopicName, Segment, str], str] | None = None,
+        segment_url: LogUrl | None = None,
         auto_create: bool,
         deletion_notice: float,
     ) -> None:
-        """`owner_url` is this node's; `segment_url` tells where a segment is served whose owner has this session, or
-        should be if it has none."""
+        """`owner_url` is this node's; `segment_url` tells where the log of a segment is served whose owner has this
+        session, or should be if it has none."""
         self.counters = HubCounters()
         self._nursery = nursery
         self._readback = readback
         self._create = create
         self._owner_url = owner_url
-        self._segment_url = segment_url or (lambda topic, segment, session: owner_url)
         self._refreshing: dict[str, list[tuple[int, trio.Event]]] = {}
         self._auto_create = auto_create
         self._deletion_notice = deletion_notice
         self._points: list[dict[str, Point]] = [{} for _ in range(keys.BUCKETS)]
+        self.whereabouts = Whereabouts(self._points, segment_url or (lambda log, session: owner_url), self._publish)
         self._missing: deque[tuple[float, Point]] = deque()  # by the moment when absence becomes deletion
         self._missing_added = trio.Event()
         readback.add(self)
@@ -240,11 +240,11 @@ class Hub:
             leader = stored.leader
             # Where nobody leads, whoever is asked first does: so this node says that it is the one.
             url = self._owner_url if leader is None else leader.pulsar_url
-            owners, segment_url = stored.owners, self._segment_url
+            owners, whereabouts = stored.owners, self.whereabouts
             tail = encode_tail(
                 layout,
                 name=str(topic),
-                owner_url=lambda segment: segment_url(topic, segment, owners.get(segment.segment_id, "")),
+                owner_url=lambda segment: whereabouts.of(topic, segment, owners.get(segment.segment_id, "")),
                 controller_url=url,
             )
         else:

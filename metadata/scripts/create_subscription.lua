@@ -1,9 +1,9 @@
 #!lua
 -- Records a subscription. KEYS: record, subscriptions, changes
--- ARGV: subscription, type, settings, path, log length, op, most subscriptions
+-- ARGV: subscription, type, settings, path, log length, op, most subscriptions, '1' if one of any type will do
 -- Returns {outcome, type, entry}; outcome is done, missing (the topic), mismatch or crowded (no more subscriptions), and
 -- entry what stands there after it.
--- One that a migrated topic brought along gets the type that it is used with first.
+-- One that a migrated topic brought along, or that a producer asked for, gets the type that it is used with first.
 local function is_open(entry) return string.find(entry, '"migrated":true', 1, true) end
 local function settled(entry, type)
   return (string.gsub(string.gsub(entry, '^%u+', type), ',?"migrated":true', '', 1))
@@ -18,6 +18,7 @@ local incarnation, epoch = unpack(redis.call('HMGET', KEYS[1], 'incarnation', 'e
 if not incarnation then return {'missing', '', ''} end
 local known = redis.call('HGET', KEYS[2], ARGV[1])
 if known then
+  if ARGV[8] == '1' then return {'done', '', known} end
   if is_open(known) then
     known = settled(known, ARGV[2])
     redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[5], '*',

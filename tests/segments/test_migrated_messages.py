@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,12 +15,18 @@ from controller.transitions import TopicLimits
 from gateway.node import Node
 from layout import records
 from metadata import keys
+from metadata.classic_migration import seal_partition
+from protocol.client import requests
 from protocol.client.consuming import open_consumer
 from protocol.client.pool import ConnectionPool, open_pool
 from protocol.client.producing import open_producer
 from protocol.client.streaming import open_stream_consumer
+from protocol.framing import encode
 from protocol.names import TopicName
+from protocol.wire import pulsar_api_pb2 as api
+from protocol.wire.pulsar_api_pb2 import BaseCommand
 from tests.segments.test_messages import received, send_numbers, values
+from tests.segments.test_sending import PRODUCER_ID, connected, message, receipts
 from tests.support.nodes import running_node, viewing
 from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
@@ -48,9 +55,9 @@ async def create(node: Node, partitions: int) -> None:
         await classic.create(CLASSIC)
 
 
-async def migrate(node: Node) -> None:
+async def migrate(node: Node, *, force: bool = False) -> None:
     limits = TopicLimits()
-    await Migrations(node.store, ClassicTransitions(node.store, limits), limits).migrate(CLASSIC)
+    await Migrations(node.store, ClassicTransitions(node.store, limits), limits).migrate(CLASSIC, force=force)
 
 
 @pytest.mark.parametrize("partitions", [0, 3])
@@ -202,3 +209,49 @@ async def test_a_watcher_of_the_classic_topic_is_told_the_layout_of_the_scalable
         assert (view.last.dag.epoch, view.errors) == (0, [])
         assert [broker.segment_id for broker in view.last.dag.segment_brokers] == [2, 3]
         assert node.hub.counters.went_back == 0
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+async def test_layout_of_the_scalable_topic_comes_before_the_refusal_of_its_old_log(
+    node: Node, partitions: int
+) -> None:
+    await create(node, partitions)
+    client = await connected(node)
+    await client.send(encode(requests.open_topic_watch(7, str(CLASSIC), False)))
+    assert len((await client.receive()).scalableTopicUpdate.dag.segments) == max(1, partitions)
+    command = BaseCommand(type=BaseCommand.PRODUCER)
+    command.producer.topic = str(CLASSIC.partition_at(1) if partitions else CLASSIC)
+    command.producer.producer_id = PRODUCER_ID
+    command.producer.request_id = 1
+    await client.send(encode(command))
+    assert (await client.receive()).type == BaseCommand.PRODUCER_SUCCESS
+    await client.send(message(0))
+    await receipts(client, 1)
+    told: list[BaseCommand] = []
+    sequence = 1
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(migrate, node, force=True))
+        while not told or told[-1].type != BaseCommand.SEND_ERROR:
+            await client.send(message(sequence))
+            sequence += 1
+            told.append(await client.receive())
+    assert told[-1].send_error.error == api.TopicTerminatedError
+    layouts = [c.scalableTopicUpdate.dag for c in told if c.type == BaseCommand.SCALABLE_TOPIC_UPDATE]
+    assert [len(layout.segments) for layout in layouts] == [2 * max(1, partitions)]
+
+
+async def test_producer_of_a_topic_that_stays_half_migrated_hears_that_its_log_is_sealed(node: Node) -> None:
+    await create(node, 2)
+    topics = ClassicTransitions(node.store, TopicLimits()).topics
+    seen = await topics.get(CLASSIC)
+    assert seen is not None
+    client = await connected(node)
+    await client.send(encode(requests.open_topic_watch(7, str(CLASSIC), False)))
+    assert len((await client.receive()).scalableTopicUpdate.dag.segments) == 2
+    await seal_partition(node.store, CLASSIC.partition_at(0), seen.version.incarnation)
+    command = BaseCommand(type=BaseCommand.PRODUCER)
+    command.producer.topic = str(CLASSIC.partition_at(0))
+    command.producer.producer_id = PRODUCER_ID
+    command.producer.request_id = 1
+    await client.send(encode(command))
+    assert (await client.receive(within=10)).error.error == api.TopicTerminatedError

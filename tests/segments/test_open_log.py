@@ -295,7 +295,7 @@ async def test_producers_of_which_nobody_knows_when_they_left_are_forgotten_in_t
             await received(peer)
         monkeypatch.setattr("segments.sending._MOST_AWAY", 5)
         async with desk_of(d.bench, B) as again:
-            await again.log.keep(0)
+            await again.log.keep(Keeping())
             assert await remembered(again) == set(names[-5:])
 
 

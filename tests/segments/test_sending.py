@@ -44,9 +44,11 @@ async def connected(node: Node, *, receive_buffer: int | None = None) -> Client:
     return client
 
 
-async def producer(client: Client, name: str = "p", *, epoch: int = 0) -> api.CommandProducerSuccess:
+async def producer(
+    client: Client, name: str = "p", *, epoch: int = 0, topic: str = SEGMENT
+) -> api.CommandProducerSuccess:
     command = BaseCommand(type=BaseCommand.PRODUCER)
-    command.producer.topic = SEGMENT
+    command.producer.topic = topic
     command.producer.producer_id = PRODUCER_ID
     command.producer.request_id = 1
     command.producer.producer_name = name

@@ -48,15 +48,9 @@ class WireConsumer:
         self, told: api.CommandMessage, *, cumulative: bool = False, request_id: int | None = None
     ) -> api.CommandAckResponse | None:
         """The answer, if one is asked for."""
-        command = BaseCommand(type=BaseCommand.ACK)
-        command.ack.consumer_id = CONSUMER_ID
-        command.ack.ack_type = api.CommandAck.Cumulative if cumulative else api.CommandAck.Individual
-        command.ack.message_id.add(ledgerId=told.message_id.ledgerId, entryId=told.message_id.entryId)
+        await self.client.send(encode(acknowledgement(told, cumulative=cumulative, request_id=request_id)))
         if request_id is None:
-            await self.client.send(encode(command))
             return None
-        command.ack.request_id = request_id
-        await self.client.send(encode(command))
         answer = await self.client.receive()
         assert answer.type == BaseCommand.ACK_RESPONSE, answer
         return answer.ackResponse
@@ -64,6 +58,18 @@ class WireConsumer:
     async def ask(self, command: BaseCommand) -> BaseCommand:
         await self.client.send(encode(command))
         return await self.client.receive()
+
+
+def acknowledgement(
+    told: api.CommandMessage, *, cumulative: bool = False, request_id: int | None = None
+) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.ACK)
+    command.ack.consumer_id = CONSUMER_ID
+    command.ack.ack_type = api.CommandAck.Cumulative if cumulative else api.CommandAck.Individual
+    command.ack.message_id.add(ledgerId=told.message_id.ledgerId, entryId=told.message_id.entryId)
+    if request_id is not None:
+        command.ack.request_id = request_id
+    return command
 
 
 def subscribe(
