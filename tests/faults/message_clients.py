@@ -82,8 +82,9 @@ class Recorder:
         return round(moment - self._begun, 6)
 
     @property
-    def stored(self) -> int:
-        return len(self._stored)
+    def settled(self) -> int:
+        """How much has come for the first time, which says whether anything goes on."""
+        return sum(map(len, self._delivered.values()))
 
     def missing(self) -> str:
         """What is still to come, in words; nothing if all of it has come and nobody waits for a confirmation."""
