@@ -344,7 +344,11 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
 
             background.start_soon(_supervised, "the change feed", feed.run)
             background.start_soon(_supervised, "the deletion notices", hub.run)
-            background.start_soon(_supervised, "the whereabouts of segments", hub.whereabouts.run)
+            background.start_soon(
+                _supervised,
+                "the whereabouts of segments",
+                lambda: hub.whereabouts.run(lambda: feed.foreign_buckets > 0),
+            )
             background.start_soon(_supervised, "the node session", session.run)
             background.start_soon(_supervised, "the view of other nodes", peers.run)
             background.start_soon(_supervised, "the leaderships", leaders.run)

@@ -18,6 +18,8 @@ from sessions.points import Point
 
 # Segments looked at and frames sent between two yields: so many stall other tasks for 1 to 2 ms.
 _STEPS_PER_TURN: Final = 128
+# Between two questions whether somebody can tell again.
+_PAUSE: Final = 0.5
 
 # A log by its name, and the session of its owner, which is empty if it has none.
 LogUrl = Callable[[str, str], str]
@@ -41,9 +43,13 @@ class Whereabouts:
         """Look at all that is watched, once more if that is under way."""
         self._changed.set()
 
-    async def run(self) -> None:
+    async def run(self, nobody_can_tell: Callable[[], bool] = lambda: False) -> None:
+        """`nobody_can_tell`: a store that was flushed has lost who is there, and that says nothing about them."""
         while True:
             await self._changed.wait()
+            if nobody_can_tell():
+                await trio.sleep(_PAUSE)
+                continue
             self._changed = trio.Event()
             steps = 0
             for point in self._all():

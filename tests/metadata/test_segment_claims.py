@@ -272,7 +272,7 @@ async def test_ledgers_grow_where_the_clock_went_back_and_where_the_counter_was_
         assert (await b.open(place=third)).claim.ledger == (10**14 + 1) * keys.BUCKETS + first.bucket
 
 
-async def test_a_classic_topic_is_claimed_like_a_segment_and_no_topic_hears_of_it(topology: Topology) -> None:
+async def test_a_classic_topic_is_claimed_like_a_segment_and_only_its_draining_is_told(topology: Topology) -> None:
     async with log_bench(topology.url) as b:
         assert await b.logs.state(CLASSIC) is None
         topology.client_for(CLASSIC.key).hset(CLASSIC.key, mapping={"state": "ACTIVE", "incarnation": "f" * 16})
@@ -282,7 +282,7 @@ async def test_a_classic_topic_is_claimed_like_a_segment_and_no_topic_hears_of_i
         assert [entry.body for entry in await b.logs.read(opened.claim, 0, 9)] == [b"one"]
         await b.logs.release(opened.claim)
         assert (await b.open(B, CLASSIC)).cursors == {"s": b"1"}
-        assert kinds(topology) == [b"created"]
+        assert kinds(topology) == [b"created", b"drained"]
         assert (await b.topic()).owners == {}
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import socket
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -82,7 +83,10 @@ class View:
 
     @property
     def epochs(self) -> list[int]:
-        return [update.dag.epoch for update in self.updates if update.HasField("dag")]
+        """As they were told, but for updates that say of the same layout where it is served now."""
+        told = [update.dag for update in self.updates if update.HasField("dag")]
+        moved = [dag.epoch == before.epoch and dag != before for before, dag in pairwise(told)]
+        return [dag.epoch for dag, has_moved in zip(told, [False, *moved], strict=False) if not has_moved]
 
     def expected(self, value: bytes) -> Update:
         """The update that says what this stored record says, whoever leads the topic."""
