@@ -1,4 +1,4 @@
-"""Commands that talk to a server until they are done or the user presses Ctrl-C."""
+"""Commands that talk to a server until they are done or are told to stop: by Ctrl-C, or by SIGTERM."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from protocol.client import WatchState
 
-# What Ctrl-C means to shells and scripts: 128 + SIGINT.
-INTERRUPTED = 130
+# Added to the number of a signal, it is what shells and scripts know an end by that signal by.
+_BY_SIGNAL = 128
 
 
 class ServerAway(CommandError):
@@ -26,15 +26,15 @@ class ServerAway(CommandError):
 
 
 class Interruption:
-    """What Ctrl-C stops: the block that `stoppable` is around, so that what comes after can tidy up.
+    """What Ctrl-C and SIGTERM stop: the block that `stoppable` is around, so that what comes after can tidy up.
 
-    A second Ctrl-C ends the tidying up as well, and so does the first while nothing is in the block.
+    The second of them ends the tidying up as well, and so does the first while nothing is in the block.
     """
 
     def __init__(self) -> None:
         import trio
 
-        self.came = False
+        self.came: int | None = None  # the first signal
         self._scope = trio.CancelScope()
         self._is_inside = False
 
@@ -51,10 +51,13 @@ class Interruption:
         import trio
 
         # As a signal receiver and not as KeyboardInterrupt: that would end the work in the middle of anything.
-        with trio.open_signal_receiver(signal.SIGINT) as signals:
-            async for _ in signals:
-                is_first, self.came = not self.came, True
-                (self._scope if is_first and self._is_inside else everything).cancel()
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for number in signals:
+                if self.came is None and self._is_inside:
+                    self._scope.cancel()
+                else:
+                    everything.cancel()
+                self.came = self.came or number
 
 
 def run_until_interrupted(work: Callable[[Interruption], Awaitable[None]]) -> None:
@@ -69,8 +72,8 @@ def run_until_interrupted(work: Callable[[Interruption], Awaitable[None]]) -> No
             nursery.cancel_scope.cancel()
         return interruption
 
-    if trio.run(run).came:
-        raise typer.Exit(INTERRUPTED)
+    if (number := trio.run(run).came) is not None:
+        raise typer.Exit(_BY_SIGNAL + number)
 
 
 @contextmanager
