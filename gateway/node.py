@@ -6,11 +6,9 @@ connections, a grace for those that are live, then everything else.
 
 from __future__ import annotations
 
-import gc
 import logging
-import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -37,8 +35,8 @@ from gateway.metrics import Sources, page_of
 from gateway.recorder.recorder import Recorder
 from gateway.recorder.recording import recording_of
 from gateway.settings import Settings
+from gateway.supervision import supervised
 from metadata import keys
-from metadata.embedded import EmbeddedValkey
 from metadata.errors import TopicExists
 from metadata.feed import ChangeFeed
 from metadata.lanes import Timeouts
@@ -48,7 +46,6 @@ from metadata.peers import Peers
 from metadata.registrations import RegistrationLimits, Registrations
 from metadata.store import TopicStore, open_store
 from metadata.unwrap import unwrapped
-from protocol.backoff import Backoff
 from protocol.names import PERSISTENT, NamespaceName, TopicName
 from segments.schemas import SchemaRegistry
 from sessions.classic import ClassicService
@@ -68,8 +65,6 @@ from sessions.topic_lists import ListSurroundings, TopicLists
 log = logging.getLogger(__name__)
 
 FIRST_NAMESPACE: Final = NamespaceName("public", "default")
-_FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 5.0
 _GARBAGE_INTERVAL: Final = 30.0
 
 
@@ -104,57 +99,6 @@ class Node:
         """Take no more connections; `start_node` returns when the live ones are seen off."""
         self.listener.stop()
         self.stop_http.set()
-
-
-def run(settings: Settings) -> int:
-    """Serve until SIGINT or SIGTERM; the exit code of the process."""
-    # Python's own handler raises KeyboardInterrupt, which is lost if it falls into a fork. Until the loop takes the
-    # signals over, the default ends us, and the store goes with us.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if not settings.uses_embedded_store:
-        return trio.run(_serve_until_signalled, settings, settings.store, None)
-    # Started here, in the main thread and outside the loop: the parent-death signal hangs on the forking thread.
-    with EmbeddedValkey(settings.data_dir) as embedded:
-        return trio.run(_serve_until_signalled, settings, embedded.url, embedded)
-
-
-async def _serve_until_signalled(settings: Settings, store_url: str, embedded: EmbeddedValkey | None) -> int:
-    with unwrapped(), trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with trio.open_nursery() as nursery:
-            starting = trio.CancelScope()
-            serving, signalled = trio.Event(), trio.Event()
-
-            async def wait_for_signal() -> None:
-                async for number in signals:
-                    log.info("stopping on %s", signal.Signals(number).name)
-                    signalled.set()
-                    if not serving.is_set():
-                        starting.cancel()
-                    return
-
-            nursery.start_soon(wait_for_signal)
-            if embedded is not None:
-                nursery.start_soon(_keep_running, embedded)
-            with starting:
-                async with start_node(settings, store_url, alone=embedded is not None) as node:
-                    serving.set()
-                    _spare_garbage_collection()
-                    print(f"ready {node.pulsar_url} {node.http_url}", flush=True)
-                    await signalled.wait()
-                    node.stop()
-            nursery.cancel_scope.cancel()
-    return 0
-
-
-def _spare_garbage_collection() -> None:
-    """Look for cycles less often, and never among what the process keeps for life.
-
-    Connections and watches are many and long-lived, and hold no cycles: with the default a storm of them has the
-    collector walk all of them again and again, for a fifth of the time.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
 
 
 @asynccontextmanager
@@ -342,23 +286,23 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 )
             )
 
-            background.start_soon(_supervised, "the change feed", feed.run)
-            background.start_soon(_supervised, "the deletion notices", hub.run)
+            background.start_soon(supervised, "the change feed", feed.run)
+            background.start_soon(supervised, "the deletion notices", hub.run)
             background.start_soon(
-                _supervised,
+                supervised,
                 "the whereabouts of segments",
                 lambda: hub.whereabouts.run(lambda: feed.foreign_buckets > 0),
             )
-            background.start_soon(_supervised, "the node session", session.run)
-            background.start_soon(_supervised, "the view of other nodes", peers.run)
-            background.start_soon(_supervised, "the leaderships", leaders.run)
-            background.start_soon(_supervised, "the registered consumers", consumers.run)
-            background.start_soon(_supervised, "the balance of segments", data.hosting.run)
-            background.start_soon(_supervised, "the garbage collection", garbage.run)
+            background.start_soon(supervised, "the node session", session.run)
+            background.start_soon(supervised, "the view of other nodes", peers.run)
+            background.start_soon(supervised, "the leaderships", leaders.run)
+            background.start_soon(supervised, "the registered consumers", consumers.run)
+            background.start_soon(supervised, "the balance of segments", data.hosting.run)
+            background.start_soon(supervised, "the garbage collection", garbage.run)
             if recorder is not None:
                 if settings.record_values:
                     readback.add(recorder.values)
-                background.start_soon(_supervised, "the recorder", recorder.run)
+                background.start_soon(supervised, "the recorder", recorder.run)
             async with trio.open_nursery() as serving:
                 stop_http = trio.Event()
                 serving.start_soon(listener.serve, pulsar_sockets)
@@ -468,31 +412,3 @@ def _advertised(scheme: str, bound: Sequence[socket.socket]) -> str:
         host = socket.gethostname()
         log.warning("telling others to connect to %s, the name of this host: set --advertise if it is wrong", host)
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-async def _supervised(name: str, task: Callable[[], Awaitable[None]]) -> None:
-    """Run a background task for ever; its failure is logged and it is started again, later and later."""
-    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-    while True:
-        started_at = trio.current_time()
-        try:
-            await task()
-        except Exception:
-            log.exception("%s failed and will be started again", name)
-        if trio.current_time() - started_at > _LONGEST_PAUSE:
-            backoff.reset()
-        await trio.sleep(backoff.next())
-
-
-async def _keep_running(embedded: EmbeddedValkey) -> None:
-    """Start the embedded store again whenever it ends by itself; its data are on disk, watches go on."""
-    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-    while True:
-        status = await embedded.wait()
-        log.error("the embedded store ended with status %d and is started again", status)
-        try:
-            await embedded.restart()
-            backoff.reset()
-        except Exception as error:
-            log.error("the embedded store does not start: %s", error)
-            await trio.sleep(backoff.next())

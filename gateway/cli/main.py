@@ -62,7 +62,7 @@ def serve(settings: Settings) -> None:
     When ready it prints: ready pulsar://HOST:PORT http://HOST:PORT
     """
     from gateway import logs
-    from gateway.node import run
+    from gateway.process import run
 
     logs.configure(settings.log_level, settings.log_format)
     raise typer.Exit(run(settings))

@@ -124,7 +124,7 @@ def _serve_forks() -> None:
     import gc
 
     import gateway.cli.main
-    import gateway.node  # what `serve` imports when it runs
+    import gateway.process  # what `serve` imports when it runs
     from tests.faults import planted
 
     gc.collect()

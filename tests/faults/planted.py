@@ -30,20 +30,24 @@ def forget_acknowledgements() -> None:
 
 def lose_messages() -> None:
     """Store another message in the place of some."""
-    take = Appender._take
 
-    def broken(appender: Appender) -> list[Sent]:
-        taken = take(appender)
-        for before, sent in pairwise(taken):
-            if sent.is_new and len(sent.body) == len(before.body) and random.random() < OFTEN:
-                sent.body = before.body
-        return taken
+    def lose(before: Sent, sent: Sent) -> None:
+        sent.body = before.body
 
-    Appender._take = broken  # type: ignore[method-assign,assignment]
+    _spoil_pairs(lose)
 
 
 def exchange_messages() -> None:
     """Store some messages in the place of those before them."""
+
+    def exchange(before: Sent, sent: Sent) -> None:
+        sent.body, before.body = before.body, sent.body
+
+    _spoil_pairs(exchange)
+
+
+def _spoil_pairs(spoil: Callable[[Sent, Sent], None]) -> None:
+    """Let some messages that are stored one after the other, and are equally long, not be what was sent."""
     take = Appender._take
 
     def broken(appender: Appender) -> list[Sent]:
@@ -51,7 +55,7 @@ def exchange_messages() -> None:
         for before, sent in pairwise(taken):
             both_new = before.is_new and sent.is_new
             if both_new and len(sent.body) == len(before.body) and random.random() < OFTEN:
-                sent.body, before.body = before.body, sent.body
+                spoil(before, sent)
         return taken
 
     Appender._take = broken  # type: ignore[method-assign,assignment]

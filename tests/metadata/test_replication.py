@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
@@ -34,6 +35,19 @@ def waits(server: ValkeyProcess) -> int:
     return int(stats["cmdstat_wait"]["calls"]) if "cmdstat_wait" in stats else 0
 
 
+async def until_replicated(write: Callable[[], Awaitable[None]]) -> None:
+    """Repeat what wants replicas until it has them."""
+
+    async def done() -> bool:
+        try:
+            await write()
+        except TooFewReplicas:
+            return False
+        return True
+
+    await eventually(done, within=20)
+
+
 async def link_of(b: LogBench, place: LogPlace = PLACE) -> Link:
     endpoint = b.store.directory.owner(place.slot)
     assert endpoint is not None
@@ -61,15 +75,7 @@ async def test_what_was_stored_on_another_connection_is_confirmed_once_the_repli
         with pytest.raises(TooFewReplicas, match="0 of 1"):
             await logs.confirm(claim, 1, replica_timeout=0.05)
         replicated.restore_replication()
-
-        async def confirmed() -> bool:
-            try:
-                await logs.confirm(claim, 1, replica_timeout=0.2)
-            except TooFewReplicas:
-                return False
-            return True
-
-        await eventually(confirmed, 20)
+        await until_replicated(lambda: logs.confirm(claim, 1, replica_timeout=0.2))
         assert replicated.replica.client().xlen(PLACE.log(claim.incarnation)) == 1
         with pytest.raises(LogFenced):
             await logs.confirm(dataclasses.replace(claim, term=claim.term + 1), 1)
@@ -87,15 +93,11 @@ async def test_entries_are_stored_even_if_too_few_replicas_confirm_them(replicat
         replicated.restore_replication()
         assert [entry.body for entry in await b.logs.read(claim, 0, 9)] == [b"one", b"two"]
 
-        async def confirmed_again() -> bool:
+        async def append_more() -> None:
             state = await b.state()
-            try:
-                await b.logs.append(claim, state.next, entries(b"more"), {}, 9, replicas=1, replica_timeout=0.2)
-            except TooFewReplicas:
-                return False
-            return True
+            await b.logs.append(claim, state.next, entries(b"more"), {}, 9, replicas=1, replica_timeout=0.2)
 
-        await eventually(confirmed_again, within=20)
+        await until_replicated(append_more)
 
 
 @pytest.mark.slow

@@ -11,8 +11,6 @@ from typing import Final
 import httpx
 import pytest
 
-from controller.classic import ClassicTransitions
-from controller.transitions import TopicLimits
 from gateway.node import Node
 from protocol import client
 from protocol.framing import encode
@@ -21,7 +19,7 @@ from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments import placement
 from tests.segments.test_sending import connected
-from tests.support.nodes import running_node
+from tests.support.nodes import created_classic, running_node
 from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
 
@@ -40,11 +38,7 @@ class Admin:
     partitions: int = 0
 
     async def create(self) -> None:
-        classic = ClassicTransitions(self.node.store, TopicLimits())
-        if self.partitions:
-            await classic.create_partitioned(self.topic, self.partitions)
-        else:
-            await classic.create(self.topic)
+        await created_classic(self.node, self.topic, self.partitions)
 
     async def delete(self) -> int:
         """The status that it gets."""

@@ -10,14 +10,16 @@ from typing import Final
 import pytest
 
 from gateway.node import Node
+from metadata.segment_logs import SegmentLogs
+from metadata.store import open_store
 from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments import placement
 from tests.gateway.served import Client
-from tests.segments.test_sending import TOPIC, connected
-from tests.segments.wire_consumer import CONSUMER_ID, WireConsumer, stored
-from tests.support.nodes import running_node, transitions_of
+from tests.segments.test_sending import connected
+from tests.segments.wire_consumer import CONSUMER_ID, WireConsumer, node_with_messages
+from tests.support.nodes import created_classic, running_node, transitions_of
 from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
 
@@ -26,9 +28,7 @@ LIMIT: Final = 20.0
 
 @pytest.fixture
 async def node(valkey: ValkeyProcess) -> AsyncIterator[Node]:
-    async with running_node(valkey.url) as node:
-        await transitions_of(node).create(TOPIC, 1)
-        await stored(node, 10)
+    async with node_with_messages(valkey.url) as node:
         yield node
 
 
@@ -142,3 +142,20 @@ async def test_consumers_of_a_log_that_moves_are_told_where_to(valkey: ValkeyPro
         assert told.close_consumer.assignedBrokerServiceUrl == there.pulsar_url
         back = WireConsumer(await connected(there), topic=segment)
         assert (await back.subscribe()).type == BaseCommand.SUCCESS
+
+
+async def test_consumer_is_let_in_only_by_who_has_the_log(valkey: ValkeyProcess) -> None:
+    """Nobody tells of another owner of a classic log: what that one knows to be acknowledged must not come again."""
+    topic = TopicName.classic("public", "default", "taken-unawares")
+    async with running_node(valkey.url, rebalance_interval=3600.0) as node, open_store(valkey.url) as store:
+        await created_classic(node, topic)
+        before = await node.data.hosting.open(str(topic))
+        logs, place = SegmentLogs(store), before.place
+        state = await logs.state(place)
+        assert state is not None
+        assert await logs.claim(place, state, "f" * 16) is not None
+        assert node.data.hosting.logs == [before], "it does not know"
+        consumer = WireConsumer(await connected(node), topic=str(topic))
+        assert (await consumer.subscribe()).type == BaseCommand.SUCCESS
+        assert not before.is_open
+        assert node.data.hosting.logs != [before], "the other one is gone, so it has claimed the log again"

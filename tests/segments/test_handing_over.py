@@ -8,7 +8,6 @@ from typing import Final
 import pytest
 import trio
 
-from controller.classic import ClassicTransitions
 from controller.migration import Migrations
 from controller.transitions import TopicLimits
 from gateway.node import Node
@@ -18,7 +17,7 @@ from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from tests.segments.test_sending import SEGMENT, TOPIC, connected
 from tests.segments.wire_consumer import CONSUMER_ID, WireConsumer, subscribe
-from tests.support.nodes import running_node, transitions_of
+from tests.support.nodes import created_classic, running_node, transitions_of
 from tests.support.processes import ValkeyProcess
 
 CLASSIC: Final = TopicName.classic("public", "default", "classic")
@@ -28,12 +27,6 @@ CLASSIC: Final = TopicName.classic("public", "default", "classic")
 async def node(valkey: ValkeyProcess) -> AsyncIterator[Node]:
     async with running_node(valkey.url) as node:
         yield node
-
-
-async def create(node: Node, partitions: int) -> ClassicTransitions:
-    classic = ClassicTransitions(node.store, TopicLimits())
-    await (classic.create_partitioned(CLASSIC, partitions) if partitions else classic.create(CLASSIC))
-    return classic
 
 
 async def the_next_waits(node: Node, topic: str) -> None:
@@ -56,13 +49,13 @@ async def test_the_next_consumer_of_a_segment_waits(node: Node) -> None:
 
 @pytest.mark.parametrize("partitions", [0, 2])
 async def test_the_next_consumer_of_an_old_log_of_a_migrated_topic_waits(node: Node, partitions: int) -> None:
-    classic = await create(node, partitions)
+    classic = await created_classic(node, CLASSIC, partitions)
     await Migrations(node.store, classic, TopicLimits()).migrate(CLASSIC)
     await the_next_waits(node, str(CLASSIC.partition_at(1) if partitions else CLASSIC))
 
 
 async def test_a_topic_that_is_migrated_while_its_log_is_open_is_known_as_such(node: Node) -> None:
-    classic = await create(node, 0)
+    classic = await created_classic(node, CLASSIC, 0)
     reader = WireConsumer(await connected(node), subscription="other", topic=str(CLASSIC))
     assert (await reader.subscribe()).type == BaseCommand.SUCCESS
     await Migrations(node.store, classic, TopicLimits()).migrate(CLASSIC)
@@ -70,7 +63,7 @@ async def test_a_topic_that_is_migrated_while_its_log_is_open_is_known_as_such(n
 
 
 async def test_the_next_consumer_of_a_classic_topic_is_refused(node: Node) -> None:
-    await create(node, 0)
+    await created_classic(node, CLASSIC, 0)
     first, second = [WireConsumer(await connected(node), topic=str(CLASSIC)) for _ in range(2)]
     assert (await first.subscribe()).type == BaseCommand.SUCCESS
     refused = await second.subscribe()

@@ -27,7 +27,7 @@ from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from tests.segments.test_messages import received, send_numbers, values
 from tests.segments.test_sending import PRODUCER_ID, connected, message, receipts
-from tests.support.nodes import running_node, viewing
+from tests.support.nodes import created_classic, running_node, viewing
 from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
 
@@ -47,14 +47,6 @@ async def pool(node: Node) -> AsyncIterator[ConnectionPool]:
         yield pool
 
 
-async def create(node: Node, partitions: int) -> None:
-    classic = ClassicTransitions(node.store, TopicLimits())
-    if partitions:
-        await classic.create_partitioned(CLASSIC, partitions)
-    else:
-        await classic.create(CLASSIC)
-
-
 async def migrate(node: Node, *, force: bool = False) -> None:
     limits = TopicLimits()
     await Migrations(node.store, ClassicTransitions(node.store, limits), limits).migrate(CLASSIC, force=force)
@@ -64,7 +56,7 @@ async def migrate(node: Node, *, force: bool = False) -> None:
 async def test_what_was_not_consumed_before_is_consumed_after_it_with_what_comes(
     node: Node, pool: ConnectionPool, partitions: int
 ) -> None:
-    await create(node, partitions)
+    await created_classic(node, CLASSIC, partitions)
     async with open_consumer(pool, str(CLASSIC), "s") as consumer, open_producer(pool, str(CLASSIC)) as producer:
         await send_numbers(producer, range(60))
         done = values(await received(consumer, 20))
@@ -77,17 +69,22 @@ async def test_what_was_not_consumed_before_is_consumed_after_it_with_what_comes
     assert sorted(done + rest) == list(range(90))
 
 
-@pytest.mark.parametrize("partitions", [0, 3])
-async def test_a_stream_has_the_old_messages_before_the_new_ones(
-    node: Node, pool: ConnectionPool, partitions: int
-) -> None:
-    """W20"""
-    await create(node, partitions)
+async def forty_before_and_forty_after(node: Node, pool: ConnectionPool, partitions: int) -> None:
+    """Messages of a classic topic with the subscription "s", and of the scalable one that it became."""
+    await created_classic(node, CLASSIC, partitions)
     async with open_consumer(pool, str(CLASSIC), "s"), open_producer(pool, str(CLASSIC)) as producer:
         await send_numbers(producer, range(40))
     await migrate(node)
     async with open_producer(pool, str(SCALABLE)) as producer:
         await send_numbers(producer, range(40, 80))
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+async def test_a_stream_has_the_old_messages_before_the_new_ones(
+    node: Node, pool: ConnectionPool, partitions: int
+) -> None:
+    """W20"""
+    await forty_before_and_forty_after(node, pool, partitions)
     async with open_stream_consumer(pool, str(SCALABLE), "s", name="a") as consumer:
         came = values(await received(consumer, 80))
     assert sorted(came[:40]) == list(range(40))
@@ -100,12 +97,7 @@ async def test_what_follows_the_old_logs_comes_as_soon_as_they_are_consumed(
 ) -> None:
     """The leader hears of it from the owner of the log, not when it happens to look for what can be pruned."""
     async with running_node(valkey.url, prune_interval=600.0) as node, open_pool(node.pulsar_url) as pool:
-        await create(node, partitions)
-        async with open_consumer(pool, str(CLASSIC), "s"), open_producer(pool, str(CLASSIC)) as producer:
-            await send_numbers(producer, range(40))
-        await migrate(node)
-        async with open_producer(pool, str(SCALABLE)) as producer:
-            await send_numbers(producer, range(40, 80))
+        await forty_before_and_forty_after(node, pool, partitions)
         async with open_stream_consumer(pool, str(SCALABLE), "s", name="a") as consumer:
             messages = await received(consumer, 40, ack=False)
             # Its own writes have it look again as well. Only when it has come to rest, the acknowledgements are all
@@ -122,7 +114,7 @@ async def test_the_next_owner_of_an_old_log_tells_again_that_it_is_drained(
     valkey: ValkeyProcess, node: Node, pool: ConnectionPool, partitions: int
 ) -> None:
     """The one before may have died between writing the cursor and telling the leader, who is in another bucket."""
-    await create(node, partitions)
+    await created_classic(node, CLASSIC, partitions)
     async with open_consumer(pool, str(CLASSIC), "s") as consumer, open_producer(pool, str(CLASSIC)) as producer:
         await send_numbers(producer, range(10))
         await received(consumer, 10)
@@ -156,7 +148,7 @@ async def leader_rests(node: Node) -> None:
 
 async def test_old_logs_go_once_everybody_has_consumed_them(node: Node, pool: ConnectionPool) -> None:
     """W20"""
-    await create(node, 2)
+    await created_classic(node, CLASSIC, 2)
     async with open_consumer(pool, str(CLASSIC), "s"), open_producer(pool, str(CLASSIC)) as producer:
         await send_numbers(producer, range(20))
     await migrate(node)
@@ -188,7 +180,7 @@ async def test_old_logs_go_once_everybody_has_consumed_them(node: Node, pool: Co
 
 async def test_a_consumer_that_has_an_old_log_open_is_seen_to_have_it(node: Node, pool: ConnectionPool) -> None:
     """W20"""
-    await create(node, 2)
+    await created_classic(node, CLASSIC, 2)
     async with open_consumer(pool, str(CLASSIC), "s"), open_producer(pool, str(CLASSIC)) as producer:
         await send_numbers(producer, range(10))
     await migrate(node)
@@ -200,7 +192,7 @@ async def test_a_consumer_that_has_an_old_log_open_is_seen_to_have_it(node: Node
 
 
 async def test_a_watcher_of_the_classic_topic_is_told_the_layout_of_the_scalable_one(node: Node) -> None:
-    await create(node, 2)
+    await created_classic(node, CLASSIC, 2)
     async with viewing(node) as viewer:
         view = await viewer.watch(CLASSIC)
         await eventually(lambda: len(view.last.dag.segments) == 2)
@@ -215,7 +207,7 @@ async def test_a_watcher_of_the_classic_topic_is_told_the_layout_of_the_scalable
 async def test_layout_of_the_scalable_topic_comes_before_the_refusal_of_its_old_log(
     node: Node, partitions: int
 ) -> None:
-    await create(node, partitions)
+    await created_classic(node, CLASSIC, partitions)
     client = await connected(node)
     await client.send(encode(requests.open_topic_watch(7, str(CLASSIC), False)))
     assert len((await client.receive()).scalableTopicUpdate.dag.segments) == max(1, partitions)
@@ -241,7 +233,7 @@ async def test_layout_of_the_scalable_topic_comes_before_the_refusal_of_its_old_
 
 
 async def test_producer_of_a_topic_that_stays_half_migrated_hears_that_its_log_is_sealed(node: Node) -> None:
-    await create(node, 2)
+    await created_classic(node, CLASSIC, 2)
     topics = ClassicTransitions(node.store, TopicLimits()).topics
     seen = await topics.get(CLASSIC)
     assert seen is not None

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from controller.classic import ClassicTransitions
 from controller.migration import Migrations
 from controller.transitions import TopicLimits
 from gateway.node import Node
@@ -16,7 +15,7 @@ from protocol.client.producing import open_producer
 from protocol.names import NamespaceName, TopicName
 from segments.open_log import OpenLog
 from tests.segments.test_messages import received, send_numbers
-from tests.support.nodes import running_node, transitions_of
+from tests.support.nodes import created_classic, running_node, transitions_of
 from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
 
@@ -37,12 +36,6 @@ async def node(valkey: ValkeyProcess) -> AsyncIterator[Node]:
 async def pool(node: Node) -> AsyncIterator[ConnectionPool]:
     async with open_pool(node.pulsar_url) as pool:
         yield pool
-
-
-async def create(node: Node, partitions: int = 0) -> ClassicTransitions:
-    classic = ClassicTransitions(node.store, TopicLimits())
-    await (classic.create_partitioned(CLASSIC, partitions) if partitions else classic.create(CLASSIC))
-    return classic
 
 
 async def consumed(node: Node, pool: ConnectionPool, topic: TopicName, count: int = 20) -> list[OpenLog]:
@@ -69,7 +62,7 @@ async def test_classic_logs_are_kept_as_long_as_their_namespace_says(
     node: Node, pool: ConnectionPool, partitions: int
 ) -> None:
     await node.store.create_namespace(NAMESPACE, AN_HOUR)
-    await create(node, partitions)
+    await created_classic(node, CLASSIC, partitions)
     logs = await consumed(node, pool, CLASSIC)
     stored = entries(logs)
     await node.data.hosting.trim()
@@ -80,7 +73,7 @@ async def test_classic_logs_are_kept_as_the_server_says_where_their_namespace_do
     node: Node, pool: ConnectionPool
 ) -> None:
     await node.store.create_namespace(NAMESPACE, b"{}")
-    await create(node)
+    await created_classic(node, CLASSIC)
     logs = await consumed(node, pool, CLASSIC)
     await node.data.hosting.trim()
     assert entries(logs) == 0
@@ -91,7 +84,7 @@ async def test_the_logs_of_a_migrated_topic_are_kept_as_long_as_it_says(
     node: Node, pool: ConnectionPool, partitions: int
 ) -> None:
     await node.store.create_namespace(NAMESPACE, b"{}")
-    classic = await create(node, partitions)
+    classic = await created_classic(node, CLASSIC, partitions)
     logs = await consumed(node, pool, CLASSIC)
     stored = entries(logs)
     await Migrations(node.store, classic, TopicLimits()).migrate(CLASSIC)
@@ -112,7 +105,7 @@ async def test_what_was_consumed_goes_once_it_is_past_the_time_or_the_size(
 ) -> None:
     policy = f'{{"retentionTimeInMinutes": {minutes}, "retentionSizeInMB": {megabytes}}}'
     await node.store.create_namespace(NAMESPACE, f'{{"retention_policies": {policy}}}'.encode())
-    await create(node)
+    await created_classic(node, CLASSIC)
     async with open_consumer(pool, str(CLASSIC), "s") as consumer, open_producer(pool, str(CLASSIC)) as producer:
         for _ in range(8):
             await producer.send(bytes(256 * 1024))
@@ -128,7 +121,7 @@ async def test_what_is_not_consumed_stays_whatever_its_size(node: Node, pool: Co
     await node.store.create_namespace(
         NAMESPACE, b'{"retention_policies": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}}'
     )
-    await create(node)
+    await created_classic(node, CLASSIC)
     async with open_consumer(pool, str(CLASSIC), "s"), open_producer(pool, str(CLASSIC)) as producer:
         await send_numbers(producer, range(20))
         [log] = node.data.hosting.logs
@@ -144,7 +137,7 @@ async def test_what_is_young_stays_for_readers_whatever_its_size(valkey: ValkeyP
         await node.store.create_namespace(
             NAMESPACE, b'{"retention_policies": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}}'
         )
-        await create(node)
+        await created_classic(node, CLASSIC)
         logs = await consumed(node, pool, CLASSIC)
         stored = entries(logs)
         await node.data.hosting.trim()

@@ -11,17 +11,14 @@ from metadata.errors import LogFenced
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.open_log import OpenLog
-from tests.segments.test_sending import TOPIC, connected
-from tests.segments.wire_consumer import CONSUMER_ID, WireConsumer, stored
-from tests.support.nodes import running_node, transitions_of
+from tests.segments.test_sending import connected
+from tests.segments.wire_consumer import CONSUMER_ID, WireConsumer, node_with_messages
 from tests.support.processes import ValkeyProcess
 
 
 @pytest.fixture
 async def node(valkey: ValkeyProcess) -> AsyncIterator[Node]:
-    async with running_node(valkey.url) as node:
-        await transitions_of(node).create(TOPIC, 1)
-        await stored(node, 10)
+    async with node_with_messages(valkey.url) as node:
         yield node
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +12,8 @@ from protocol.framing import encode
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from tests.gateway.served import Client
-from tests.segments.test_sending import SEGMENT, connected, message, producer, receipts
+from tests.segments.test_sending import SEGMENT, TOPIC, connected, message, producer, receipts
+from tests.support.nodes import running_node, transitions_of
 
 CONSUMER_ID: Final = 5
 
@@ -91,6 +94,15 @@ def subscribe(
     if epoch is not None:
         request.consumer_epoch = epoch
     return command
+
+
+@asynccontextmanager
+async def node_with_messages(store_url: str, count: int = 10) -> AsyncIterator[Node]:
+    """A node with one segment that holds so many messages."""
+    async with running_node(store_url) as node:
+        await transitions_of(node).create(TOPIC, 1)
+        await stored(node, count)
+        yield node
 
 
 async def stored(node: Node, count: int) -> None:

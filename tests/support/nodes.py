@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import trio
 
+from controller.classic import ClassicTransitions
 from controller.transitions import TopicLimits, Transitions
 from gateway.node import Node, start_node
 from gateway.quantities import HostPort
@@ -61,6 +62,13 @@ async def running_node(store_url: str, **changes: Any) -> AsyncIterator[Node]:
 def transitions_of(node: Node) -> Transitions:
     """What the admin API of this node changes topics with."""
     return Transitions(node.store, TopicLimits())
+
+
+async def created_classic(node: Node, topic: TopicName, partitions: int = 0) -> ClassicTransitions:
+    """Create a classic topic, without partitions if it has none, with what is returned."""
+    classic = ClassicTransitions(node.store, TopicLimits())
+    await (classic.create_partitioned(topic, partitions) if partitions else classic.create(topic))
+    return classic
 
 
 class View:
