@@ -40,7 +40,7 @@ class StoredEntry(NamedTuple):
     hash_range: tuple[int, int] | None = None
 
 
-def pack_header(entry: Entry) -> bytes:
+def pack_header(entry: Entry | StoredEntry) -> bytes:
     if entry.txn is None and entry.hash_range is None:
         return _HEAD.pack(_VERSION, 0, entry.time_ms, entry.messages)
     flags, rest = 0, b""

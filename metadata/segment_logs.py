@@ -130,7 +130,7 @@ class SegmentLogs:
         self,
         claim: Claim,
         first: int,
-        entries: Sequence[Entry],
+        entries: Sequence[Entry] | Sequence[StoredEntry],
         marks: Mapping[str, ProducerMark],
         size: int,
         *,
@@ -148,7 +148,7 @@ class SegmentLogs:
         if times != sorted(times):
             raise ValueError("the times of entries go back")
         place = claim.place
-        largest = max(len(entry.body) for entry in entries)
+        largest = max([len(entry.body) for entry in entries])
         # Before it is sent: a read at the same time may meet these entries already.
         if claim.term in self._largest:
             self._largest[claim.term] = max(self._largest[claim.term], largest)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import trio
 
 from metadata.errors import LogFenced, LogMissing, LogSealed, OutcomeUnknown, StoreError, StoreFull, TooFewReplicas
-from metadata.log_entries import Entry, StoredEntry
+from metadata.log_entries import StoredEntry
 from metadata.log_states import Claim, Opened, ProducerMark
 from metadata.segment_logs import SegmentLogs
 from protocol.backoff import Backoff
@@ -39,8 +39,7 @@ class Chunk(NamedTuple):
     of: int
 
 
-@dataclass(eq=False, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """A message as its client sent it, on the way into the log."""
 
     producer: Producer
@@ -78,7 +77,7 @@ class _Stored(NamedTuple):
     """What a call has stored: from which index on, and for whom; `new` is what of `taken` was not there before."""
 
     first: int
-    entries: Sequence[Entry]
+    entries: Sequence[StoredEntry]
     taken: Sequence[Sent]
     new: Sequence[Sent]
 
@@ -192,8 +191,11 @@ class Appender:
         if not new:
             await self._tell_again(taken)
             return
-        entries = [Entry(now_ms, sent.messages, sent.body, None, sent.hash_range) for sent in new]
         first = self.next
+        entries = [
+            StoredEntry(index, now_ms, sent.messages, sent.body, None, sent.hash_range)
+            for index, sent in enumerate(new, first)
+        ]
         # The last one of each producer.
         last = {sent.producer.name: (sent.last, index) for index, sent in enumerate(new, first) if sent.is_last}
         marks = {name: ProducerMark(*mark) for name, mark in last.items()}
@@ -235,7 +237,7 @@ class Appender:
         self._tell_untold()
         self._tell(taken)
 
-    def _grow(self, first: int, entries: Sequence[Entry], added: int) -> None:
+    def _grow(self, first: int, entries: Sequence[StoredEntry], added: int) -> None:
         self.next = first + len(entries)
         # By what was added, not to what it was going to be: something may have been trimmed meanwhile.
         self.size += added
@@ -247,7 +249,9 @@ class Appender:
             self._sequences.refuse(sent.producer.name)
         self._outcome.refused(refused, error)
 
-    async def _store(self, first: int, entries: Sequence[Entry], marks: dict[str, ProducerMark], added: int) -> None:
+    async def _store(
+        self, first: int, entries: Sequence[StoredEntry], marks: dict[str, ProducerMark], added: int
+    ) -> None:
         """Store entries; where the answer was lost, find out, and go on until they are stored or cannot be."""
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
@@ -325,11 +329,14 @@ class Appender:
         else:
             self._tell(taken)
 
-    def _keep(self, first: int, entries: Sequence[Entry], new: Sequence[Sent]) -> None:
+    def _keep(self, first: int, entries: Sequence[StoredEntry], new: Sequence[Sent]) -> None:
         stored = self._sequences.stored
         for index, sent in enumerate(new, first):
-            stored(sent.producer.name, sent.last, index, sent.chunk_id, is_last=sent.is_last)
-        self._outcome.stored([StoredEntry(index, *entry) for index, entry in enumerate(entries, first)])
+            if sent.chunk is None:
+                stored(sent.producer.name, sent.last, index)
+            else:
+                stored(sent.producer.name, sent.last, index, sent.chunk_id, is_last=sent.is_last)
+        self._outcome.stored(entries)
 
     def _tell(self, taken: Sequence[Sent]) -> None:
         place = self._sequences.place

@@ -117,6 +117,12 @@ class Receipts:
 
     def frame(self, producer_id: int, sequence: int, highest: int, index: int | None) -> bytes:
         """`highest` is 0 as the client sent it, or left it out; no index: it is not known where the message stands."""
+        if highest or index is None or sequence < 0x80 or index < 0x80:
+            return self._frame(producer_id, sequence, highest, index)
+        begin, middle, end = _around_numbers(self._ledger, producer_id, sequence >> 7, index >> 7)
+        return begin + _FOLLOWED[sequence & 0x7F] + middle + _FOLLOWED[index & 0x7F] + end
+
+    def _frame(self, producer_id: int, sequence: int, highest: int, index: int | None) -> bytes:
         position = _NOWHERE if index is None else self._ledger + varint(index)
         told = b"\x08%b\x10%b\x1a%c%b" % (varint(producer_id), varint(sequence), len(position), position)
         if highest:
@@ -124,3 +130,17 @@ class Receipts:
         # Never long enough for a second byte of a length: six numbers of ten bytes at most.
         size = len(_RECEIPT) + 1 + len(told)
         return b"%b%b%c%b" % (_SIZES.pack(4 + size, size), _RECEIPT, len(told), told)
+
+
+@lru_cache(maxsize=4_096)
+def _around_numbers(ledger: bytes, producer_id: int, sequence: int, index: int) -> tuple[bytes, bytes, bytes]:
+    """What stands before, between and behind the lowest bytes of both numbers in receipts, of which the rest is given.
+
+    It is the same for many in a row, as numbers count up.
+    """
+    end = varint(index)
+    middle = varint(sequence) + b"\x1a%c%b" % (len(ledger) + 1 + len(end), ledger)
+    begin = b"\x08" + varint(producer_id) + b"\x10"
+    told = len(begin) + 1 + len(middle) + 1 + len(end)
+    size = len(_RECEIPT) + 1 + told
+    return b"%b%b%c%b" % (_SIZES.pack(4 + size, size), _RECEIPT, told, begin), middle, end

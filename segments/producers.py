@@ -75,7 +75,7 @@ class _Line:
     __slots__ = ("accepted", "mark", "places")
 
     def __init__(self, mark: ProducerMark | None) -> None:
-        self.mark = mark  # the last that is stored
+        self.mark: tuple[int, int] | None = mark  # sequence and index of the last that is stored
         self.accepted = (-1, WHOLE) if mark is None else (mark.sequence, WHOLE)
         self.places: OrderedDict[tuple[int, int], int] = OrderedDict()
         if mark is not None:
@@ -95,7 +95,7 @@ class Sequences:
     @property
     def marks(self) -> dict[str, ProducerMark]:
         """As the store has them."""
-        return {name: line.mark for name, line in self._lines.items() if line.mark is not None}
+        return {name: ProducerMark(*line.mark) for name, line in self._lines.items() if line.mark is not None}
 
     def last(self, name: str) -> int:
         """The highest sequence number that is stored or on its way, -1 if none is."""
@@ -117,7 +117,7 @@ class Sequences:
         if line is None:
             line = self._lines[name] = _Line(None)
         if is_last:
-            line.mark = ProducerMark(sequence, index)
+            line.mark = sequence, index
             if chunk != WHOLE and line.accepted == (sequence, chunk):
                 line.accepted = sequence, WHOLE
         places = line.places
@@ -132,13 +132,13 @@ class Sequences:
             return None
         if (place := line.places.get((sequence, chunk))) is not None:
             return place
-        return line.mark.index if line.mark is not None and line.mark.sequence == sequence else None
+        return line.mark[1] if line.mark is not None and line.mark[0] == sequence else None
 
     def refuse(self, name: str) -> None:
         """What was on its way is not stored."""
         line = self._lines.get(name)
         if line is not None:
-            line.accepted = (-1, WHOLE) if line.mark is None else (line.mark.sequence, WHOLE)
+            line.accepted = (-1, WHOLE) if line.mark is None else (line.mark[0], WHOLE)
 
     def forget(self, name: str) -> None:
         self._lines.pop(name, None)

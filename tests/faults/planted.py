@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import Any, Final
 
 from metadata.segment_logs import SegmentLogs
@@ -30,32 +29,26 @@ def forget_acknowledgements() -> None:
 
 def lose_messages() -> None:
     """Store another message in the place of some."""
-
-    def lose(before: Sent, sent: Sent) -> None:
-        sent.body = before.body
-
-    _spoil_pairs(lose)
+    _spoil_pairs(lambda before, _: (before, before))
 
 
 def exchange_messages() -> None:
     """Store some messages in the place of those before them."""
-
-    def exchange(before: Sent, sent: Sent) -> None:
-        sent.body, before.body = before.body, sent.body
-
-    _spoil_pairs(exchange)
+    _spoil_pairs(lambda before, sent: (sent, before))
 
 
-def _spoil_pairs(spoil: Callable[[Sent, Sent], None]) -> None:
+def _spoil_pairs(spoiled: Callable[[bytes, bytes], tuple[bytes, bytes]]) -> None:
     """Let some messages that are stored one after the other, and are equally long, not be what was sent."""
     take = Appender._take
 
     def broken(appender: Appender) -> list[Sent]:
         taken = take(appender)
-        for before, sent in pairwise(taken):
+        for index in range(1, len(taken)):
+            before, sent = taken[index - 1], taken[index]
             both_new = before.is_new and sent.is_new
             if both_new and len(sent.body) == len(before.body) and random.random() < OFTEN:
-                spoil(before, sent)
+                bodies = spoiled(before.body, sent.body)
+                taken[index - 1], taken[index] = before._replace(body=bodies[0]), sent._replace(body=bodies[1])
         return taken
 
     Appender._take = broken  # type: ignore[method-assign,assignment]

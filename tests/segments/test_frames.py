@@ -60,7 +60,7 @@ def test_message_heads_are_what_protobuf_writes(
         assert int.from_bytes(head[:4], "big") == int.from_bytes(whole[:4], "big") + size
 
 
-@given(LONGS, LONGS, LONGS, LONGS, LONGS)
+@given(LONGS, LONGS, st.just(0) | LONGS, LONGS, LONGS)
 def test_receipt_is_what_protobuf_writes(
     producer_id: int, sequence: int, highest: int, ledger: int, index: int
 ) -> None:
