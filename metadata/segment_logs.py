@@ -126,6 +126,11 @@ class SegmentLogs:
         self._largest[term] = handed_over.largest
         return handed_over
 
+    async def cursors(self, place: LogPlace, seen: LogState) -> dict[str, bytes]:
+        """Where subscriptions stand in a log, for who does not own it."""
+        found = await self._store.bulk.call(place.slot, "HGETALL", place.cursors(seen.incarnation))
+        return {name.decode(): cursor for name, cursor in found.items()}
+
     async def append(
         self,
         claim: Claim,

@@ -141,6 +141,24 @@ class Hosting:
                 return await self._claim_alone(place, by_force)
             await under_way.wait()
 
+    def should_have(self, name: str) -> bool:
+        """Whether this node is the one for a log that it does not have and that nobody else has."""
+        return not self._is_known(name) and self._chosen(name) == self._nodes.nodes[0].session
+
+    async def adopt(self, place: LogPlace, state: LogState) -> None:
+        """Open a log that was seen to have no living owner, unless that has changed since. Raises StoreError."""
+        if self._stopping or not self._session_held() or not self.should_have(place.name):
+            return
+        done = self._opening[place.name] = trio.Event()
+        try:
+            await self._enter(place, state)
+        finally:
+            del self._opening[place.name]
+            done.set()
+
+    def _is_known(self, name: str) -> bool:
+        return name in self._open or name in self._opening or name in self._leaving
+
     async def _claim_alone(self, place: LogPlace, by_force: bool) -> OpenLog:
         done = self._opening[place.name] = trio.Event()
         try:
@@ -160,15 +178,21 @@ class Hosting:
                     raise NotHere(f"{place.name} is served by another node: look it up again.")
                 if self._chosen(place.name) != mine:
                     raise NotHere(f"{place.name} belongs to another node: look it up again.")
-            opened = await self._around.logs.claim(place, state, mine)
-            if opened is not None:
-                self._around.counters.opened += 1
-                owned = self._open[place.name] = OpenLog(opened, self._around, self._forget)
-                self._by_path.setdefault(place.path, set()).add(owned)
-                # What has happened between the claim and now was heard by nobody.
-                self._look_soon(owned)
+            if (owned := await self._enter(place, state)) is not None:
                 return owned
         raise NotHere(f"{place.name} is claimed by several nodes at once: look it up again.")
+
+    async def _enter(self, place: LogPlace, state: LogState) -> OpenLog | None:
+        """Own a log in the place of the owner that was seen; None if somebody was faster or it is gone."""
+        opened = await self._around.logs.claim(place, state, self._nodes.nodes[0].session)
+        if opened is None:
+            return None
+        self._around.counters.opened += 1
+        owned = self._open[place.name] = OpenLog(opened, self._around, self._forget)
+        self._by_path.setdefault(place.path, set()).add(owned)
+        # What has happened between the claim and now was heard by nobody.
+        self._look_soon(owned)
+        return owned
 
     async def _state(self, place: LogPlace) -> LogState:
         state = await self._around.logs.state(place)
