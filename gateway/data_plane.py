@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
+import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,19 +13,18 @@ import trio
 from controller.retention import Retention
 from gateway.settings import Settings
 from layout import records
-from layout.errors import InvalidRecord
 from layout.segments import Segment
 from metadata import keys
 from metadata.errors import StoreError
 from metadata.lanes import Lane
+from metadata.log_directory import logs_in
 from metadata.log_places import LogPlace
 from metadata.peers import Peers
-from metadata.records import StoredTopic
 from metadata.registrations import Registrations
 from metadata.segment_logs import SegmentLogs
-from metadata.store import IndexKey, TopicStore
+from metadata.store import TopicStore
 from metadata.subscriptions import SubscriptionType
-from protocol.names import NamespaceName, TopicName
+from protocol.names import TopicName
 from segments import placement
 from segments.around import Around, DataCounters, LogLimits
 from segments.caretaking import Caretaker
@@ -37,8 +36,6 @@ from segments.schemas import SchemaRegistry
 from segments.starting import Starting
 from segments.tail import Budget
 from sessions.hub import Hub
-
-log = logging.getLogger(__name__)
 
 # For how long a producer of a partition that was sealed waits for its topic to be scalable: a few writes, unless who
 # migrates it has died.
@@ -64,21 +61,6 @@ class StoredTopics:
         self._store = store
         self._registrations = registrations
 
-    async def logs_in(self, bucket: int) -> list[LogPlace]:
-        """All logs that lie in a bucket, of segments and of classic topics; without those that cannot be read."""
-        places: list[LogPlace] = []
-        for namespace in await self._store.list_namespaces():
-            tenant, name = namespace.tenant, namespace.namespace
-            scalable = await self._listed(bucket, namespace, keys.index_key)
-            for stored in await self._store.get_many([TopicName.scalable(tenant, name, local) for local in scalable]):
-                places += [] if stored is None else _segment_logs(stored)
-            classic = await self._listed(bucket, namespace, keys.classic_index_key)
-            places += [LogPlace.of_classic(TopicName.classic(tenant, name, local)) for local in classic]
-        return places
-
-    async def _listed(self, bucket: int, namespace: NamespaceName, index: IndexKey) -> Collection[str]:
-        return (await self._store.list_buckets(self._store.bulk, [bucket], namespace, index)).get(bucket, ())
-
     async def segment(self, topic: TopicName, descriptor: str) -> Segment | None:
         stored = await self._store.get(topic)
         if stored is None:
@@ -94,16 +76,6 @@ class StoredTopics:
 
     async def provide_subscription(self, topic: TopicName, subscription: str) -> None:
         await self._registrations.provide_subscription(topic, subscription, time.time_ns() // 1_000_000)
-
-
-def _segment_logs(stored: StoredTopic) -> list[LogPlace]:
-    try:
-        segments = records.decode_layout(stored.value).segments.values()
-    except InvalidRecord as error:
-        log.warning("the segments of %s are not known: %s", stored.name, error)
-        return []
-    # The log of a legacy segment is that of a classic topic.
-    return [LogPlace.of_segment(stored.name, each.descriptor) for each in segments if not each.is_legacy]
 
 
 def build_data_plane(
@@ -158,7 +130,14 @@ def build_data_plane(
     )
     topics = StoredTopics(store, registrations)
     caretaker = Caretaker(
-        hosting, logs, topics.logs_in, registrations.durable_names, interval=settings.rebalance_interval
+        hosting,
+        logs,
+        lambda bucket: logs_in(store, bucket),
+        registrations.durable_names,
+        keeping,
+        quota=around.limits.quota,
+        interval=settings.rebalance_interval,
+        start=secrets.randbelow(keys.BUCKETS),
     )
     plane = DataPlane(hosting, Starting(topics), nursery, schemas)
     return DataParts(plane, hosting, caretaker, LogsOfTopics(store, logs, registrations, hosting, lane), counters)

@@ -12,7 +12,7 @@ from itertools import chain, count, groupby
 from typing import Final
 
 from metadata import keys, scripts
-from metadata.errors import LogFenced, LogMissing, LogSealed, TooFewReplicas
+from metadata.errors import LogFenced, LogMissing, LogSealed, RecordDamaged, TooFewReplicas
 from metadata.lanes import Lane
 from metadata.link import Link
 from metadata.log_entries import Entry, StoredEntry, pack_header, stored_entries, stream_id
@@ -129,7 +129,10 @@ class SegmentLogs:
     async def cursors(self, place: LogPlace, seen: LogState) -> dict[str, bytes]:
         """Where subscriptions stand in a log, for who does not own it."""
         found = await self._store.bulk.call(place.slot, "HGETALL", place.cursors(seen.incarnation))
-        return {name.decode(): cursor for name, cursor in found.items()}
+        try:
+            return {name.decode(): cursor for name, cursor in found.items()}
+        except UnicodeDecodeError:
+            raise RecordDamaged(f"A cursor of {place.name} has a name that no subscription has: remove it.") from None
 
     async def append(
         self,
@@ -212,16 +215,24 @@ class SegmentLogs:
 
     async def index_at(self, claim: Claim, timestamp_ms: int) -> int:
         """The first entry of that time or later; the next one to come if there is none."""
-        place = claim.place
+        outcome, index = await self._index_at(claim.place, claim.incarnation, timestamp_ms)
+        await self._check(claim, outcome)
+        return index
+
+    async def index_seen(self, place: LogPlace, seen: LogState, timestamp_ms: int) -> int:
+        """The same for who does not own the log; the first entry where it is gone."""
+        outcome, index = await self._index_at(place, seen.incarnation, timestamp_ms)
+        return index if outcome == b"done" else seen.first
+
+    async def _index_at(self, place: LogPlace, incarnation: str, timestamp_ms: int) -> tuple[bytes, int]:
         outcome, index = await self._store.bulk.script(
             place.slot,
             scripts.FIND_TIME,
-            [place.key, place.log(claim.incarnation)],
-            [claim.incarnation, max(timestamp_ms, 0)],
+            [place.key, place.log(incarnation)],
+            [incarnation, max(timestamp_ms, 0)],
             repeatable=True,
         )
-        await self._check(claim, outcome)
-        return int(index)
+        return outcome, int(index)
 
     async def save(self, claim: Claim, cursors: Mapping[str, bytes | None], *, drained: bool = False) -> None:
         """Write where subscriptions stand; None forgets one. `drained` tells the topic's leader of it."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Final
 
@@ -31,12 +30,12 @@ from metadata.errors import (
     VersionConflict,
 )
 from metadata.identity import Identity
+from metadata.index_entries import index_entries
 from metadata.lanes import Lane, Timeouts
 from metadata.link import Reply
 from metadata.records import StoredTopic, Version
 from metadata.unwrap import unwrapped
 from metadata.urls import StoreUrl
-from protocol.errors import InvalidName
 from protocol.names import NamespaceName, TopicName
 
 log = logging.getLogger(__name__)
@@ -47,9 +46,6 @@ _SLICE: Final = 256
 _OWNER: Final = b"owner:"
 # Entries of a change log that are looked through at a time.
 _PAGE: Final = 1_000
-# Lines of names that need no closer look: all at once they take a fraction of the time, which counts in long listings.
-_ORDINARY: Final = re.compile(rb"[-.\w]{1,512}(?:\n[-.\w]{1,512})*+", re.ASCII)
-
 
 # Where a bucket lists the topics of a namespace: scalable ones, unless another index is named.
 IndexKey = Callable[[int, NamespaceName], bytes]
@@ -250,7 +246,7 @@ class TopicStore:
         if any(mark != self.identity.mark for mark in replies[keys.BUCKETS :]):
             raise _lost()
         indexed = enumerate(replies[: keys.BUCKETS])
-        named = (_entries(bucket, namespace, dict.fromkeys(reply, b"")) for bucket, reply in indexed)
+        named = (index_entries(bucket, namespace, dict.fromkeys(reply, b"")) for bucket, reply in indexed)
         return sorted(name for entries in named for name in entries)
 
     async def list_buckets(
@@ -264,7 +260,7 @@ class TopicStore:
         listed = zip(buckets, replies[: len(buckets)], replies[len(buckets) :], strict=True)
         mine = self.identity.mark
         return {
-            bucket: _entries(bucket, namespace, found)
+            bucket: index_entries(bucket, namespace, found)
             for bucket, found, mark in listed
             if mark == mine and not isinstance(found, StoreError)
         }
@@ -425,22 +421,6 @@ async def open_store(
             await store.identity.establish()
             yield store
             nursery.cancel_scope.cancel()
-
-
-def _entries(bucket: int, namespace: NamespaceName, found: Mapping[bytes, bytes]) -> dict[str, str]:
-    """The entries of an index; one that no script of ours wrote hides only itself."""
-    names, incarnations = b"\n".join(found.keys()), b"\n".join(found.values())
-    if _ORDINARY.fullmatch(names) and incarnations.isascii() and incarnations.count(b"\n") == len(found) - 1:
-        return dict(zip(names.decode().split("\n"), incarnations.decode().split("\n"), strict=True))
-    entries = {}
-    for name, incarnation in found.items():
-        try:
-            local = name.decode()
-            TopicName.scalable(namespace.tenant, namespace.namespace, local)
-            entries[local] = incarnation.decode()
-        except (UnicodeDecodeError, InvalidName):
-            log.error("the index of %s in bucket %d has an entry that is no topic: %r", namespace, bucket, name[:64])
-    return entries
 
 
 def _stored(topic: TopicName, reply: Reply) -> StoredTopic | RecordDamaged | None:

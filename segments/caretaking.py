@@ -1,12 +1,12 @@
-"""Looks after logs that no client uses: a node that went, or gave one up, may have left some of which a part is done
-with. Whoever should have such a log opens it, and trims it with the others from then on.
+"""Looks after logs that no client uses: a node that went, or gave one up, may have left some of which a part can go by
+now. Whoever should have such a log opens it, and trims it with the others.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from random import randrange
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 import trio
@@ -19,12 +19,14 @@ from metadata.segment_logs import SegmentLogs
 from protocol.names import TopicName
 from segments.cursors import Cursor
 from segments.hosting import Hosting
-from segments.keeping import needed_from
+from segments.keeping import Keeping, Quota, kept_from, needed_from, trim_below
 
 log = logging.getLogger(__name__)
 
 # Logs that are looked at together.
-_AT_A_TIME: Final = 64
+_AT_A_TIME: Final = 16
+# Logs that are opened in one round: of each, those who watch its topic hear.
+_MOST_OPENED: Final = 100
 
 
 class Caretaker:
@@ -34,54 +36,91 @@ class Caretaker:
         self,
         hosting: Hosting,
         logs: SegmentLogs,
-        logs_in: Callable[[int], Awaitable[Sequence[LogPlace]]],
+        logs_in: Callable[[int], AsyncIterator[Sequence[LogPlace]]],
         subscriptions: Callable[[TopicName], Awaitable[Collection[str]]],
+        keeping: Callable[[LogPlace], Awaitable[Keeping]],
         *,
+        quota: Quota,
         interval: float,
+        start: int = 0,
     ) -> None:
-        """`logs_in` lists the logs of a bucket, `subscriptions` what all segments of a topic are kept for."""
+        """`start` is the bucket to begin with: nodes that start together should not go together."""
         self._hosting = hosting
         self._logs = logs
         self._logs_in = logs_in
         self._subscriptions = subscriptions
+        self._keeping = keeping
+        self._quota = quota
         self._interval = interval
-        self._bucket = randrange(keys.BUCKETS)  # so that nodes which start together do not go together
+        self._bucket = start % keys.BUCKETS
 
     async def run(self) -> None:
         while True:
             await trio.sleep(self._interval)
-            await self.visit(self._bucket)
-            self._bucket = (self._bucket + 1) % keys.BUCKETS
+            bucket, self._bucket = self._bucket, (self._bucket + 1) % keys.BUCKETS
+            await self.visit(bucket)
 
     async def visit(self, bucket: int) -> None:
-        """Open those logs of a bucket that nobody has, that belong here, and of which something is done with."""
+        """Open those logs of a bucket that nobody has, that belong here, and of which something can go."""
+        left = _MOST_OPENED
         try:
-            there = await self._logs_in(bucket)
+            async for places in self._logs_in(bucket):
+                mine = [place for place in places if self._hosting.should_have(place.name)]
+                for start in range(0, len(mine), _AT_A_TIME):
+                    found = await self._neglected(mine[start : start + _AT_A_TIME])
+                    for place, state in found[:left]:
+                        await self._hosting.adopt(place, state)
+                    left = max(0, left - len(found))
+                if not left:
+                    return
         except StoreError as error:
             log.info("the logs of bucket %d cannot be looked at now: %s", bucket, error)
-            return
-        mine = [place for place in there if self._hosting.should_have(place.name)]
-        for start in range(0, len(mine), _AT_A_TIME):
-            async with trio.open_nursery() as nursery:
-                for place in mine[start : start + _AT_A_TIME]:
-                    nursery.start_soon(self._visit, place)
+        except Exception:
+            # Whatever is wrong in one bucket, the others come next.
+            log.exception("the logs of bucket %d cannot be looked after", bucket)
 
-    async def _visit(self, place: LogPlace) -> None:
-        try:
-            state = await self._logs.state(place)
-            if state is not None and await self._is_neglected(place, state):
-                await self._hosting.adopt(place, state)
-        except StoreError as error:
-            log.info("%s cannot be looked at now: %s", place.name, error)
+    async def _neglected(self, places: Sequence[LogPlace]) -> list[tuple[LogPlace, LogState]]:
+        """Those of them of which something can go, as they are now."""
+        found: list[tuple[LogPlace, LogState]] = []
+
+        async def look(place: LogPlace) -> None:
+            try:
+                state = await self._logs.state(place)
+                if state is not None and await self._is_neglected(place, state):
+                    found.append((place, state))
+            except StoreError as error:
+                log.info("%s cannot be looked at now: %s", place.name, error)
+
+        async with trio.open_nursery() as nursery:
+            for place in places:
+                nursery.start_soon(look, place)
+        return found
 
     async def _is_neglected(self, place: LogPlace, state: LogState) -> bool:
-        if state.next == state.first or await self._hosting.is_alive(state.session):
+        first, end, size = state.first, state.next, state.size
+        if first == end or await self._hosting.is_elsewhere(state.session):
             return False
+        needed = await self._needed(place, state)
+        if needed == first and not self._quota.is_exceeded(size):
+            return False
+        young = await kept_from(
+            await self._keeping(place),
+            first=first,
+            end=end,
+            size=size,
+            now_ms=time.time_ns() // 1_000_000,
+            index_at=lambda time_ms: self._logs.index_seen(place, state, time_ms),
+        )
+        return trim_below(first=first, end=end, needed=needed, young=young, size=size, quota=self._quota) > first
+
+    async def _needed(self, place: LogPlace, state: LogState) -> int:
+        """The first entry that somebody has not consumed."""
         cursors = await self._logs.cursors(place, state)
+        expected = await self._subscriptions(keys.topic_at(place.topic_path))
+        if any(name not in cursors for name in expected):
+            return state.first  # one that is still to come has everything before it
         if place.segment_id is not None:
-            # One that is still to come has everything before it.
-            expected = await self._subscriptions(keys.topic_at(place.path))
-            if any(name not in cursors for name in expected):
-                return False
+            # Others are of subscriptions that were deleted while nobody had the log.
+            cursors = {name: cursors[name] for name in expected}
         marks = [Cursor.decode(stored).mark for stored in cursors.values()]
-        return needed_from(marks, state.next) > state.first
+        return max(state.first, needed_from(marks, state.next))

@@ -119,7 +119,8 @@ class Receipts:
         """`highest` is 0 as the client sent it, or left it out; no index: it is not known where the message stands."""
         if highest or index is None or sequence < 0x80 or index < 0x80:
             return self._frame(producer_id, sequence, highest, index)
-        begin, middle, end = _around_numbers(self._ledger, producer_id, sequence >> 7, index >> 7)
+        end = _high_bytes(index >> 7)
+        begin, middle = _around_sequence(self._ledger, producer_id, sequence >> 7, len(end))
         return begin + _FOLLOWED[sequence & 0x7F] + middle + _FOLLOWED[index & 0x7F] + end
 
     def _frame(self, producer_id: int, sequence: int, highest: int, index: int | None) -> bytes:
@@ -133,14 +134,14 @@ class Receipts:
 
 
 @lru_cache(maxsize=4_096)
-def _around_numbers(ledger: bytes, producer_id: int, sequence: int, index: int) -> tuple[bytes, bytes, bytes]:
-    """What stands before, between and behind the lowest bytes of both numbers in receipts, of which the rest is given.
+def _around_sequence(ledger: bytes, producer_id: int, sequence: int, index_size: int) -> tuple[bytes, bytes]:
+    """What stands in receipts before the lowest byte of the sequence number, of which the rest is given, and from there
+    to the index, of which the size is given but for its lowest byte.
 
     It is the same for many in a row, as numbers count up.
     """
-    end = varint(index)
-    middle = varint(sequence) + b"\x1a%c%b" % (len(ledger) + 1 + len(end), ledger)
+    middle = varint(sequence) + b"\x1a%c%b" % (len(ledger) + 1 + index_size, ledger)
     begin = b"\x08" + varint(producer_id) + b"\x10"
-    told = len(begin) + 1 + len(middle) + 1 + len(end)
+    told = len(begin) + 1 + len(middle) + 1 + index_size
     size = len(_RECEIPT) + 1 + told
-    return b"%b%b%c%b" % (_SIZES.pack(4 + size, size), _RECEIPT, told, begin), middle, end
+    return b"%b%b%c%b" % (_SIZES.pack(4 + size, size), _RECEIPT, told, begin), middle

@@ -97,6 +97,7 @@ class Hosting:
         self._checking: dict[str, bool] = {}  # topics whose subscriptions are looked at, and whether once more
         self._known_rounds: dict[str, int] = {}
         self._unused: set[OpenLog] = set()  # in the last round
+        self._adopted: set[OpenLog] = set()  # opened although no client wanted them
         self._stopping = False
 
     @property
@@ -119,6 +120,10 @@ class Hosting:
 
     async def is_alive(self, session: str) -> bool:
         return await self._nodes.is_alive(session)
+
+    async def is_elsewhere(self, session: str) -> bool:
+        """Whether a session is that of another living node."""
+        return session != self._nodes.nodes[0].session and await self._nodes.is_alive(session)
 
     async def open(self, name: str, *, by_force: bool = False, surely: bool = False) -> OpenLog:
         """The log, owned by this node. Raises NotHere, NoLog, and StoreError.
@@ -146,12 +151,18 @@ class Hosting:
         return not self._is_known(name) and self._chosen(name) == self._nodes.nodes[0].session
 
     async def adopt(self, place: LogPlace, state: LogState) -> None:
-        """Open a log that was seen to have no living owner, unless that has changed since. Raises StoreError."""
+        """Open a log that was seen to be nobody's, unless that has changed since. Raises StoreError.
+
+        It is given up again when all of it that can go is gone, unless clients come.
+        """
         if self._stopping or not self._session_held() or not self.should_have(place.name):
             return
         done = self._opening[place.name] = trio.Event()
         try:
-            await self._enter(place, state)
+            if (owned := await self._enter(place, state)) is not None:
+                self._adopted.add(owned)
+                # Nobody has told it of subscriptions that were deleted meanwhile.
+                self.registered(place.bucket, place.path)
         finally:
             del self._opening[place.name]
             done.set()
@@ -190,6 +201,10 @@ class Hosting:
         self._around.counters.opened += 1
         owned = self._open[place.name] = OpenLog(opened, self._around, self._forget)
         self._by_path.setdefault(place.path, set()).add(owned)
+        if self._stopping:
+            # The others were given up meanwhile.
+            await self._let_go(owned)
+            return None
         # What has happened between the claim and now was heard by nobody.
         self._look_soon(owned)
         return owned
@@ -212,6 +227,7 @@ class Hosting:
     def _forget(self, owned: OpenLog) -> None:
         if self._open.get(owned.name) is owned:
             del self._open[owned.name]
+        self._adopted.discard(owned)
         siblings = self._by_path.get(owned.place.path)
         if siblings is not None:
             siblings.discard(owned)
@@ -355,8 +371,8 @@ class Hosting:
     async def _trim(self, owned: OpenLog) -> None:
         try:
             if owned.is_open:
-                is_segment = owned.place.segment_id is not None
-                expected = await self._subscriptions(owned.topic) if is_segment else ()
+                # Of a classic topic there are such once it was migrated.
+                expected = await self._subscriptions(keys.topic_at(owned.place.topic_path))
                 await owned.keep(await self._keeping(owned.place), expected)
         except (LogFenced, LogMissing):
             self._look_soon(owned)
@@ -378,11 +394,14 @@ class Hosting:
 
     async def give_up_unused(self) -> None:
         """Let go of logs that have had no client for a round, and hold nothing that would have to be trimmed."""
-        unused = {owned for owned in self.logs if owned.is_unused}
+        unused = {owned for owned in self.logs if self._is_unused(owned)}
         for owned in [owned for owned in unused if owned in self._unused][:_IDLE]:
-            if owned.is_unused:  # nobody has come while others were given up
+            if self._is_unused(owned):  # nobody has come while others were given up
                 await self._let_go(owned)
         self._unused = {owned for owned in unused if owned.is_open}
+
+    def _is_unused(self, owned: OpenLog) -> bool:
+        return owned.has_no_clients and (owned.is_empty or owned in self._adopted)
 
     async def release_all(self) -> None:
         """The node stops: whoever takes the logs over need not wait for its lease to end."""

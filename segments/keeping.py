@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -52,6 +52,20 @@ def fits_from(*, first: int, end: int, size: int, limit: int) -> int:
     if limit < 0 or size <= limit:
         return first
     return end - (end - first) * limit // size
+
+
+async def kept_from(
+    keeping: Keeping, *, first: int, end: int, size: int, now_ms: int, index_at: Callable[[int], Awaitable[int]]
+) -> int:
+    """The first entry that stays although everybody has consumed it; `index_at` finds the first of a time or later."""
+
+    async def younger_than(ms: int) -> int:
+        return first if ms < 0 else await index_at(max(0, now_ms - ms))
+
+    fits = fits_from(first=first, end=end, size=size, limit=keeping.bytes)
+    if fits <= first:
+        return await younger_than(keeping.longest_ms)
+    return min(await younger_than(keeping.at_least_ms), max(fits, await younger_than(keeping.ms)))
 
 
 def trim_below(*, first: int, end: int, needed: int, young: int, size: int, quota: Quota) -> int:

@@ -27,7 +27,7 @@ from segments.cursors import Cursor
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
 from segments.errors import NotHere, TooMany
-from segments.keeping import Keeping, fits_from, needed_from, trim_below, waiting_bytes
+from segments.keeping import Keeping, kept_from, needed_from, trim_below, waiting_bytes
 from segments.producers import Producer
 from segments.rates import Meter
 from segments.sending import Sending
@@ -103,11 +103,13 @@ class OpenLog:
         return self.sending.size
 
     @property
-    def is_unused(self) -> bool:
-        """Whether no client has anything open here, and nothing is stored that would have to be looked after."""
-        if self.first < self.next or not self.sending.is_idle or self.sending.producers.all:
-            return False
-        return not self.consumers
+    def is_empty(self) -> bool:
+        return self.first >= self.next
+
+    @property
+    def has_no_clients(self) -> bool:
+        """Whether no client has anything open here, or under way."""
+        return self.sending.is_idle and not self.sending.producers.all and not self.consumers
 
     # Producers.
 
@@ -262,21 +264,17 @@ class OpenLog:
         needed = self._needed()
         if needed <= self.first and not quota.is_exceeded(self.size):
             return
-        young = await self._kept_from(keeping)
+        young = await kept_from(
+            keeping,
+            first=self.first,
+            end=self.next,
+            size=self.size,
+            now_ms=time.time_ns() // 1_000_000,
+            index_at=self.index_at,
+        )
         await self.trim(
             trim_below(first=self.first, end=self.next, needed=needed, young=young, size=self.size, quota=quota)
         )
-
-    async def _kept_from(self, keeping: Keeping) -> int:
-        """The first entry that stays although everybody has consumed it."""
-        fits = fits_from(first=self.first, end=self.next, size=self.size, limit=keeping.bytes)
-        if fits <= self.first:
-            return await self._younger_than(keeping.longest_ms)
-        return min(await self._younger_than(keeping.at_least_ms), max(fits, await self._younger_than(keeping.ms)))
-
-    async def _younger_than(self, ms: int) -> int:
-        """The first entry of that age or less; negative: the first of all."""
-        return self.first if ms < 0 else await self.index_at(max(0, time.time_ns() // 1_000_000 - ms))
 
     def _needed(self) -> int:
         """The first entry that somebody has not consumed."""

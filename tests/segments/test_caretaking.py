@@ -2,51 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Final
 
 import pytest
 import trio
 
+from controller.migration import Migrations
+from controller.transitions import TopicLimits
 from metadata import keys
 from metadata.errors import StoreUnavailable
 from metadata.log_places import LogPlace
-from metadata.log_states import Claim, LogState
+from metadata.log_states import Claim, LogState, Opened
+from metadata.registrations import RegistrationLimits, Registrations
+from metadata.store import TopicStore
+from metadata.subscriptions import SubscriptionType
+from protocol.client.consuming import open_consumer
 from protocol.client.pool import open_pool
+from protocol.client.producing import open_producer
 from protocol.names import NamespaceName, TopicName
 from segments.caretaking import Caretaker
 from segments.cursors import Cursor
-from tests.segments.test_hosting import THERE, HostBench, host_bench
+from segments.keeping import Keeping, OverQuota, Quota
+from tests.segments.test_hosting import LIMIT, THERE, FalteringLogs, HostBench, host_bench
+from tests.segments.test_messages import received, send_numbers
 from tests.segments.test_retained_messages import consumed
-from tests.support.logs import PLACE, A, B, entries
+from tests.support.logs import PLACE, TOPIC, A, B, entries
 from tests.support.nodes import created_classic, running_node, transitions_of
 from tests.support.processes import ValkeyProcess
+from tests.support.waiting import eventually
 
 GONE: Final = "c" * 16  # a node that was there once
+GOES_AT_ONCE: Final = Keeping()
+FOR_EVER: Final = Keeping(-1)
+NO_QUOTA: Final = Quota()
 
 
 async def abandoned(b: HostBench, marks: Sequence[int], session: str = GONE) -> Claim:
     """A log of three messages, with subscriptions that have consumed it so far."""
     claim = (await b.bench.open(session)).claim
     await b.bench.logs.append(claim, 0, entries(b"one", b"two", b"three"), {}, 11)
-    await b.bench.logs.save(claim, {f"s{number}": Cursor(mark).encode() for number, mark in enumerate(marks)})
+    cursors = {f"s{number}": Cursor(mark).encode() for number, mark in enumerate(marks)}
+    await b.bench.logs.save(claim, cursors)
+    b.subscribed.update(cursors)
     return claim
 
 
 def caretaker(
     b: HostBench,
-    expected: Collection[str] = (),
-    logs_in: Callable[[int], Sequence[LogPlace]] = lambda _: [PLACE],
+    *,
+    logs_in: Callable[[], Sequence[LogPlace]] = lambda: [PLACE],
+    keep: Keeping = GOES_AT_ONCE,
+    quota: Quota = NO_QUOTA,
 ) -> Caretaker:
-    async def listed(bucket: int) -> Sequence[LogPlace]:
+    async def listed(_: int) -> AsyncIterator[Sequence[LogPlace]]:
         await trio.lowlevel.checkpoint()
-        return logs_in(bucket)
+        yield logs_in()
 
     async def subscriptions(_: TopicName) -> Collection[str]:
         await trio.lowlevel.checkpoint()
-        return expected
+        return b.subscribed
 
-    return Caretaker(b.hosting, b.logs, listed, subscriptions, interval=3600)
+    async def keeping(_: LogPlace) -> Keeping:
+        await trio.lowlevel.checkpoint()
+        return keep
+
+    return Caretaker(b.hosting, b.logs, listed, subscriptions, keeping, quota=quota, interval=3600)
 
 
 @pytest.mark.parametrize("marks", [[2], [0, 2], []])
@@ -55,7 +76,7 @@ async def test_log_of_which_a_part_is_consumed_is_opened_when_its_owner_is_gone(
 ) -> None:
     async with host_bench(valkey.url) as b:
         await abandoned(b, marks)
-        await caretaker(b, [f"s{number}" for number in range(len(marks))]).visit(PLACE.bucket)
+        await caretaker(b).visit(PLACE.bucket)
         assert [owned.place for owned in b.hosting.logs] == [PLACE]
         assert (await b.bench.state()).session == A
 
@@ -74,12 +95,7 @@ async def test_log_that_was_given_up_is_opened(valkey: ValkeyProcess) -> None:
 async def test_log_of_a_living_node_is_left_to_it(valkey: ValkeyProcess) -> None:
     async with host_bench(valkey.url) as b:
         await abandoned(b, [2], B)
-
-        async def lives(session: str) -> bool:
-            await trio.lowlevel.checkpoint()
-            return session in (A, B)
-
-        b.hosting.is_alive = lives  # type: ignore[method-assign]  # it has not been seen among the nodes yet
+        b.cluster.unseen.add(B)
         await caretaker(b).visit(PLACE.bucket)
         assert not b.hosting.logs
 
@@ -97,8 +113,69 @@ async def test_log_that_somebody_has_still_to_consume_is_left_alone(
 async def test_log_is_left_alone_that_a_subscription_has_still_to_come_to(valkey: ValkeyProcess) -> None:
     async with host_bench(valkey.url) as b:
         await abandoned(b, [2])
-        await caretaker(b, ["s0", "late"]).visit(PLACE.bucket)
+        b.subscribed.add("late")
+        await caretaker(b).visit(PLACE.bucket)
         assert not b.hosting.logs
+
+
+async def test_log_is_left_alone_while_nothing_of_it_can_go(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        await abandoned(b, [2])
+        await caretaker(b, keep=FOR_EVER).visit(PLACE.bucket)
+        assert not b.hosting.logs
+
+
+async def test_log_over_an_evicting_quota_is_opened_although_nobody_has_consumed_it(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        await abandoned(b, [-1])
+        await caretaker(b, quota=Quota(5, OverQuota.REFUSE)).visit(PLACE.bucket)
+        assert not b.hosting.logs
+        await caretaker(b, quota=Quota(5, OverQuota.EVICT)).visit(PLACE.bucket)
+        assert len(b.hosting.logs) == 1
+
+
+async def test_what_a_deleted_subscription_has_left_holds_up_nothing(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        await abandoned(b, [-1, 2])
+        b.subscribed.remove("s0")
+        await caretaker(b).visit(PLACE.bucket)
+        [owned] = b.hosting.logs
+        await eventually(lambda: set(owned.subscriptions) == {"s1"}, LIMIT)
+
+
+async def test_log_that_this_node_could_not_give_up_is_opened_again(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        await abandoned(b, [2], A)
+        await caretaker(b).visit(PLACE.bucket)
+        assert len(b.hosting.logs) == 1
+
+
+async def test_log_is_given_up_again_when_what_can_go_is_gone(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url) as b:
+        await abandoned(b, [1])
+        await caretaker(b).visit(PLACE.bucket)
+        [owned] = b.hosting.logs
+        await owned.keep(GOES_AT_ONCE)
+        assert (owned.first, owned.next) == (2, 3)
+        await b.hosting.give_up_unused()
+        assert b.hosting.logs == [owned], "somebody may come soon"
+        await b.hosting.give_up_unused()
+        assert not b.hosting.logs
+        await caretaker(b).visit(PLACE.bucket)
+        assert not b.hosting.logs, "nothing more can go"
+
+
+async def test_damaged_log_costs_only_itself(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url, segments=2) as b:
+        damaged, whole = [LogPlace.of_segment(TOPIC, descriptor) for descriptor in ("0000-7fff-0", "8000-ffff-1")]
+        for place, name in ((damaged, b"\xff"), (whole, b"s")):
+            claim = (await b.bench.open(GONE, place)).claim
+            await b.bench.logs.append(claim, 0, entries(b"one"), {}, 3)
+            cursor = place.cursors(claim.incarnation)
+            await b.bench.store.commands.call(place.slot, "HSET", cursor, name, Cursor(0).encode())
+        b.subscribed.add("s")
+        await caretaker(b, logs_in=lambda: [damaged, whole]).visit(damaged.bucket)
+        assert [owned.place for owned in b.hosting.logs] == [whole]
 
 
 async def test_empty_log_is_left_alone(valkey: ValkeyProcess) -> None:
@@ -119,7 +196,7 @@ async def test_log_is_claimed_only_as_it_was_seen(valkey: ValkeyProcess) -> None
 
 
 async def test_store_that_does_not_answer_is_asked_again_in_the_next_round(valkey: ValkeyProcess) -> None:
-    def unknown(_: int) -> Sequence[LogPlace]:
+    def unknown() -> Sequence[LogPlace]:
         raise StoreUnavailable("The store does not answer now.")
 
     async with host_bench(valkey.url) as b:
@@ -132,6 +209,17 @@ async def test_store_that_does_not_answer_is_asked_again_in_the_next_round(valke
         assert len(b.hosting.logs) == 1
 
 
+async def test_fault_in_one_bucket_does_not_hold_up_the_others(
+    valkey: ValkeyProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> Sequence[LogPlace]:
+        raise RuntimeError("not foreseen")
+
+    async with host_bench(valkey.url) as b:
+        await caretaker(b, logs_in=broken).visit(PLACE.bucket)
+    assert "not foreseen" in caplog.text
+
+
 async def test_node_that_stops_opens_nothing(valkey: ValkeyProcess) -> None:
     async with host_bench(valkey.url) as b:
         await abandoned(b, [2])
@@ -139,6 +227,32 @@ async def test_node_that_stops_opens_nothing(valkey: ValkeyProcess) -> None:
         await b.hosting.release_all()
         await b.hosting.adopt(PLACE, seen)
         assert not b.hosting.logs
+
+
+class SlowClaims(FalteringLogs):
+    """Logs are claimed when that is allowed."""
+
+    def __init__(self, store: TopicStore) -> None:
+        super().__init__(store)
+        self.claiming, self.allowed = trio.Event(), trio.Event()
+
+    async def claim(self, place: LogPlace, expected: LogState, session: str) -> Opened | None:
+        self.claiming.set()
+        await self.allowed.wait()
+        return await super().claim(place, expected, session)
+
+
+async def test_log_that_was_being_opened_when_the_node_stopped_is_given_up(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url, logs_of=SlowClaims) as b:
+        assert isinstance(b.logs, SlowClaims)
+        await abandoned(b, [2])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(b.hosting.adopt, PLACE, await b.bench.state())
+            await b.logs.claiming.wait()
+            await b.hosting.release_all()
+            b.logs.allowed.set()
+        assert not b.hosting.logs
+        assert (await b.bench.state()).session == ""
 
 
 async def test_messages_go_that_no_client_has_touched_since_the_node_started(valkey: ValkeyProcess) -> None:
@@ -164,3 +278,29 @@ async def test_messages_go_that_no_client_has_touched_since_the_node_started(val
         assert {owned.name for owned in logs} == used
         await after.data.hosting.trim()
         assert [owned.next - owned.first for owned in logs] == [0] * len(logs)
+
+
+async def test_messages_of_a_migrated_topic_stay_for_a_subscription_that_is_still_to_come(
+    valkey: ValkeyProcess,
+) -> None:
+    topic = TopicName.classic("acme", "eu", "orders")
+    async with (
+        running_node(valkey.url, message_age=0.0, rebalance_interval=3600.0) as before,
+        open_pool(before.pulsar_url) as pool,
+    ):
+        await before.store.create_namespace(NamespaceName("acme", "eu"), b"{}")
+        classic = await created_classic(before, topic)
+        async with open_producer(pool, str(topic)) as producer:
+            await send_numbers(producer, range(20))
+        await Migrations(before.store, classic, TopicLimits()).migrate(topic)
+        registrations = Registrations(before.store, RegistrationLimits())
+        await registrations.create_subscription(topic.canonical, "late", SubscriptionType.QUEUE, 0, from_start=True)
+        await before.data.hosting.trim()
+    async with running_node(valkey.url, message_age=0.0, rebalance_interval=3600.0) as after:
+        await after.data.caretaker.visit(LogPlace.of_classic(topic).bucket)
+        assert not after.data.hosting.logs
+        async with (
+            open_pool(after.pulsar_url) as pool,
+            open_consumer(pool, str(topic.canonical), "late", initial_position="earliest") as consumer,
+        ):
+            assert len(await received(consumer, 20)) == 20
