@@ -35,6 +35,7 @@ from segments.port import LogsOfTopics
 from segments.schemas import SchemaRegistry
 from segments.starting import Starting
 from segments.tail import Budget
+from segments.upkeep import Upkeep
 from sessions.hub import Hub
 
 # For how long a producer of a partition that was sealed waits for its topic to be scalable: a few writes, unless who
@@ -49,6 +50,7 @@ class DataParts:
 
     plane: DataPlane
     hosting: Hosting
+    upkeep: Upkeep
     caretaker: Caretaker
     port: LogsOfTopics
     counters: DataCounters
@@ -124,10 +126,10 @@ def build_data_plane(
         peers,
         classic,
         registrations.durable_names,
-        keeping,
-        rebalance_interval=settings.rebalance_interval,
         session_held=session_held,
     )
+    interval = settings.rebalance_interval
+    upkeep = Upkeep(hosting, peers, registrations.durable_names, keeping, interval=interval)
     topics = StoredTopics(store, registrations)
     caretaker = Caretaker(
         hosting,
@@ -136,11 +138,12 @@ def build_data_plane(
         registrations.durable_names,
         keeping,
         quota=around.limits.quota,
-        interval=settings.rebalance_interval,
+        interval=interval,
         start=secrets.randbelow(keys.BUCKETS),
     )
     plane = DataPlane(hosting, Starting(topics), nursery, schemas)
-    return DataParts(plane, hosting, caretaker, LogsOfTopics(store, logs, registrations, hosting, lane), counters)
+    port = LogsOfTopics(store, logs, registrations, hosting, lane)
+    return DataParts(plane, hosting, upkeep, caretaker, port, counters)
 
 
 async def _migration_told(hub: Hub, store: TopicStore, topic: TopicName) -> None:

@@ -297,7 +297,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             background.start_soon(supervised, "the view of other nodes", peers.run)
             background.start_soon(supervised, "the leaderships", leaders.run)
             background.start_soon(supervised, "the registered consumers", consumers.run)
-            background.start_soon(supervised, "the balance of segments", data.hosting.run)
+            background.start_soon(supervised, "the upkeep of segments", data.upkeep.run)
             background.start_soon(supervised, "the neglected segments", data.caretaker.run)
             background.start_soon(supervised, "the garbage collection", garbage.run)
             if recorder is not None:

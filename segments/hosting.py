@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final, Protocol
 
 import trio
 
 from metadata import keys
-from metadata.errors import LogFenced, LogMissing, StoreError
+from metadata.errors import LogMissing, StoreError
 from metadata.log_places import LogPlace
 from metadata.log_states import LogState
 from protocol.backoff import Backoff
@@ -17,8 +17,6 @@ from protocol.names import PERSISTENT, SEGMENT, SegmentName, TopicName
 from segments import placement
 from segments.around import Around
 from segments.errors import NoLog, NotAllowed, NotHere
-from segments.figures import traffic_of
-from segments.keeping import Keeping
 from segments.open_log import OpenLog
 from segments.ports import Nodes
 
@@ -26,20 +24,8 @@ log = logging.getLogger(__name__)
 
 # Attempts to claim a log that others claim at the same time.
 _ATTEMPTS: Final = 5
-# Logs that are given up at once because they belong elsewhere: each move makes its clients connect anew.
-_MOVES: Final = 8
-# A node must have been there for so many rounds before logs move to it.
-_SETTLED_ROUNDS: Final = 2
-# Logs that are given up at once because nobody uses them: each of them is a change that others hear of.
-_IDLE: Final = 100
-# Logs whose figures are put together between two yields: of most there is nothing to tell, and then nothing waits.
-_LOGS_PER_TURN: Final = 64
-# Rounds after which what a node has told of the traffic of a log is not believed any more.
-_BELIEVED_ROUNDS: Final = 3
 # What giving a log up may take; one that could not tell the store is claimed anew by whoever needs it.
 _LET_GO_LIMIT: Final = 10.0
-# Logs that are trimmed together.
-_AT_A_TIME: Final = 64
 # Between two looks at a log while the store does not answer.
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
@@ -63,11 +49,6 @@ def place_of(name: str) -> LogPlace:
     return LogPlace.of_classic(topic)
 
 
-def _batched(logs: Sequence[OpenLog], size: int) -> Iterator[Sequence[OpenLog]]:
-    for start in range(0, len(logs), size):
-        yield logs[start : start + size]
-
-
 class Hosting:
     """The open logs of a node. A listener of the change feed."""
 
@@ -77,17 +58,13 @@ class Hosting:
         nodes: Nodes,
         classic: ClassicLogs,
         subscriptions: Callable[[TopicName], Awaitable[Collection[str]]],
-        keeping: Callable[[LogPlace], Awaitable[Keeping]],
         *,
-        rebalance_interval: float,
         session_held: Callable[[], bool] = lambda: True,
     ) -> None:
         self._around = around
         self._nodes = nodes
         self._classic = classic
         self._subscriptions = subscriptions
-        self._keeping = keeping
-        self._interval = rebalance_interval
         self._session_held = session_held
         self._open: dict[str, OpenLog] = {}
         self._opening: dict[str, trio.Event] = {}
@@ -95,8 +72,6 @@ class Hosting:
         self._by_path: dict[str, set[OpenLog]] = {}
         self._looking: dict[OpenLog, bool] = {}  # whether it has to be looked at once more
         self._checking: dict[str, bool] = {}  # topics whose subscriptions are looked at, and whether once more
-        self._known_rounds: dict[str, int] = {}
-        self._unused: set[OpenLog] = set()  # in the last round
         self._adopted: set[OpenLog] = set()  # opened although no client wanted them
         self._stopping = False
 
@@ -148,7 +123,7 @@ class Hosting:
 
     def should_have(self, name: str) -> bool:
         """Whether this node is the one for a log that it does not have and that nobody else has."""
-        return not self._is_known(name) and self._chosen(name) == self._nodes.nodes[0].session
+        return not self._is_known(name) and self.chosen(name) == self._nodes.nodes[0].session
 
     async def adopt(self, place: LogPlace, state: LogState) -> None:
         """Open a log that was seen to be nobody's, unless that has changed since. Raises StoreError.
@@ -166,6 +141,10 @@ class Hosting:
         finally:
             del self._opening[place.name]
             done.set()
+
+    def is_adopted(self, owned: OpenLog) -> bool:
+        """Whether it was opened although no client wanted it."""
+        return owned in self._adopted
 
     def _is_known(self, name: str) -> bool:
         return name in self._open or name in self._opening or name in self._leaving
@@ -187,7 +166,7 @@ class Hosting:
             if state.session != mine and not by_force:
                 if state.session and await self._nodes.is_alive(state.session):
                     raise NotHere(f"{place.name} is served by another node: look it up again.")
-                if self._chosen(place.name) != mine:
+                if self.chosen(place.name) != mine:
                     raise NotHere(f"{place.name} belongs to another node: look it up again.")
             if (owned := await self._enter(place, state)) is not None:
                 return owned
@@ -203,10 +182,10 @@ class Hosting:
         self._by_path.setdefault(place.path, set()).add(owned)
         if self._stopping:
             # The others were given up meanwhile.
-            await self._let_go(owned)
+            await self.let_go(owned)
             return None
         # What has happened between the claim and now was heard by nobody.
-        self._look_soon(owned)
+        self.look_soon(owned)
         return owned
 
     async def _state(self, place: LogPlace) -> LogState:
@@ -218,7 +197,8 @@ class Hosting:
             raise NoLog(f"{place.name} does not exist: look its topic up again.")
         return state
 
-    def _chosen(self, name: str) -> str | None:
+    def chosen(self, name: str) -> str | None:
+        """The session of the node that should have a log."""
         return placement.choose(name, (node.session for node in placement.candidates(self._nodes.nodes)))
 
     def _chosen_url(self, name: str) -> str:
@@ -238,7 +218,7 @@ class Hosting:
 
     def changed(self, bucket: int, path: str) -> None:
         for owned in self._by_path.get(path, ()):
-            self._look_soon(owned)
+            self.look_soon(owned)
 
     def registered(self, bucket: int, path: str) -> None:
         """A subscription may have been deleted."""
@@ -289,9 +269,10 @@ class Hosting:
                 self.registered(keys.bucket_of(path), path)
         for owned in self._open.values():
             if owned.place.bucket in gone:
-                self._look_soon(owned)
+                self.look_soon(owned)
 
-    def _look_soon(self, owned: OpenLog) -> None:
+    def look_soon(self, owned: OpenLog) -> None:
+        """See before long whether a log is still ours."""
         if owned in self._looking:
             self._looking[owned] = True
         else:
@@ -329,88 +310,17 @@ class Hosting:
         elif state.sealed:
             owned.note_sealed()
 
-    # Moving.
-
-    async def run(self) -> None:
-        """Give up logs that nobody uses or that belong to other nodes now, a few at a time; look after the others."""
-        while True:
-            await trio.sleep(self._interval)
-            await self.rebalance()
-            await self.tell_figures()
-            await self.trim()
-            await self.give_up_unused()
-            self._look_at_classic()
-
-    def _look_at_classic(self) -> None:
-        """Nobody tells of another owner of these."""
-        for owned in self.logs:
-            if owned.place.segment_id is None:
-                self._look_soon(owned)
-
-    async def tell_figures(self) -> None:
-        """Let the others know what goes through the logs of this node."""
-        for number, owned in enumerate(self.logs):
-            if number % _LOGS_PER_TURN == 0:
-                await trio.lowlevel.checkpoint()
-            try:
-                await owned.tell(traffic_of(owned, trio.current_time()), _BELIEVED_ROUNDS * self._interval)
-            except (LogFenced, LogMissing):
-                # Another node may have it, or it was claimed anew for an append: a look tells.
-                self._look_soon(owned)
-            except StoreError as error:
-                log.info("what goes through %s is not told now: %s", owned.name, error)
-
-    async def trim(self) -> None:
-        """Remove what is consumed and old enough from all logs of this node."""
-        for some in _batched(self.logs, _AT_A_TIME):
-            # Together, because one server of the store that does not answer must not hold up the logs of others.
-            async with trio.open_nursery() as nursery:
-                for owned in some:
-                    nursery.start_soon(self._trim, owned)
-
-    async def _trim(self, owned: OpenLog) -> None:
-        try:
-            if owned.is_open:
-                # Of a classic topic there are such once it was migrated.
-                expected = await self._subscriptions(keys.topic_at(owned.place.topic_path))
-                await owned.keep(await self._keeping(owned.place), expected)
-        except (LogFenced, LogMissing):
-            self._look_soon(owned)
-        except StoreError as error:
-            log.info("%s is not trimmed now: %s", owned.name, error)
-
-    async def rebalance(self) -> None:
-        others = {node.session for node in self._nodes.nodes[1:]}
-        self._known_rounds = {session: self._known_rounds.get(session, 0) + 1 for session in others}
-        moving = 0
-        for owned in self.logs:
-            chosen = self._chosen(owned.name)
-            if chosen is None or self._known_rounds.get(chosen, 0) < _SETTLED_ROUNDS:
-                continue
-            await self._let_go(owned)
-            moving += 1
-            if moving == _MOVES:
-                return
-
-    async def give_up_unused(self) -> None:
-        """Let go of logs that have had no client for a round, and hold nothing that would have to be trimmed."""
-        unused = {owned for owned in self.logs if self._is_unused(owned)}
-        for owned in [owned for owned in unused if owned in self._unused][:_IDLE]:
-            if self._is_unused(owned):  # nobody has come while others were given up
-                await self._let_go(owned)
-        self._unused = {owned for owned in unused if owned.is_open}
-
-    def _is_unused(self, owned: OpenLog) -> bool:
-        return owned.has_no_clients and (owned.is_empty or owned in self._adopted)
+    # Giving up.
 
     async def release_all(self) -> None:
         """The node stops: whoever takes the logs over need not wait for its lease to end."""
         self._stopping = True
         async with trio.open_nursery() as nursery:
             for owned in self.logs:
-                nursery.start_soon(self._let_go, owned)
+                nursery.start_soon(self.let_go, owned)
 
-    async def _let_go(self, owned: OpenLog) -> None:
+    async def let_go(self, owned: OpenLog) -> None:
+        """Give a log up in order, as far as the store answers in time."""
         if owned.name in self._leaving:
             return
         done = self._leaving[owned.name] = trio.Event()

@@ -157,9 +157,9 @@ async def test_log_is_given_up_again_when_what_can_go_is_gone(valkey: ValkeyProc
         [owned] = b.hosting.logs
         await owned.keep(GOES_AT_ONCE)
         assert (owned.first, owned.next) == (2, 3)
-        await b.hosting.give_up_unused()
+        await b.upkeep.give_up_unused()
         assert b.hosting.logs == [owned], "somebody may come soon"
-        await b.hosting.give_up_unused()
+        await b.upkeep.give_up_unused()
         assert not b.hosting.logs
         await caretaker(b).visit(PLACE.bucket)
         assert not b.hosting.logs, "nothing more can go"
@@ -276,7 +276,7 @@ async def test_messages_go_that_no_client_has_touched_since_the_node_started(val
             await after.data.caretaker.visit(bucket)
         logs = after.data.hosting.logs
         assert {owned.name for owned in logs} == used
-        await after.data.hosting.trim()
+        await after.data.upkeep.trim()
         assert [owned.next - owned.first for owned in logs] == [0] * len(logs)
 
 
@@ -295,7 +295,7 @@ async def test_messages_of_a_migrated_topic_stay_for_a_subscription_that_is_stil
         await Migrations(before.store, classic, TopicLimits()).migrate(topic)
         registrations = Registrations(before.store, RegistrationLimits())
         await registrations.create_subscription(topic.canonical, "late", SubscriptionType.QUEUE, 0, from_start=True)
-        await before.data.hosting.trim()
+        await before.data.upkeep.trim()
     async with running_node(valkey.url, message_age=0.0, rebalance_interval=3600.0) as after:
         await after.data.caretaker.visit(LogPlace.of_classic(topic).bucket)
         assert not after.data.hosting.logs

@@ -133,9 +133,9 @@ async def test_consumers_of_a_log_that_moves_are_told_where_to(valkey: ValkeyPro
         consumer = WireConsumer(await connected(here), topic=segment)
         assert (await consumer.subscribe()).type == BaseCommand.SUCCESS
         # A node that has just come may be gone again.
-        await here.data.hosting.rebalance()
+        await here.data.upkeep.rebalance()
         assert here.data.hosting.get(segment) is not None
-        await here.data.hosting.rebalance()
+        await here.data.upkeep.rebalance()
         told = await consumer.client.receive()
         assert told.type == BaseCommand.CLOSE_CONSUMER
         assert told.close_consumer.consumer_id == CONSUMER_ID

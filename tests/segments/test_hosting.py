@@ -31,6 +31,7 @@ from segments.keeping import Keeping
 from segments.open_log import OpenLog
 from segments.producers import Mode, Producer
 from segments.tail import Budget
+from segments.upkeep import Upkeep
 from tests.segments.peers import ListeningPeer
 from tests.support.logs import PLACE, TOPIC, A, B, LogBench, log_bench
 from tests.support.processes import ValkeyProcess
@@ -91,6 +92,7 @@ class HostBench:
     bench: LogBench
     logs: FalteringLogs
     hosting: Hosting
+    upkeep: Upkeep
     cluster: Cluster
     subscribed: set[str]  # to the topic
 
@@ -119,8 +121,9 @@ async def host_bench(
         logs = logs_of(bench.store)
         around = Around(logs, nursery, LogLimits(), DataCounters(), Budget(1_000_000), told)
         cluster = Cluster([HERE])
-        hosting = Hosting(around, cluster, NoClassicLogs(), subscriptions, always, rebalance_interval=1)
-        yield HostBench(bench, logs, hosting, cluster, subscribed)
+        hosting = Hosting(around, cluster, NoClassicLogs(), subscriptions)
+        upkeep = Upkeep(hosting, cluster, subscriptions, always, interval=1)
+        yield HostBench(bench, logs, hosting, upkeep, cluster, subscribed)
         nursery.cancel_scope.cancel()
 
 
@@ -153,11 +156,11 @@ async def test_logs_move_to_a_node_that_stays_a_few_at_a_time(valkey: ValkeyProc
         b.cluster.nodes.append(THERE)
         ours = {owned.name for owned in logs if placement.choose(owned.name, (A, B)) == A}
         assert 8 < 64 - len(ours) < 56, "both nodes have their share"
-        await b.hosting.rebalance()
+        await b.upkeep.rebalance()
         assert len(b.hosting.logs) == 64, "who has just come may soon be gone"
         for _ in range(20):
             before = len(b.hosting.logs)
-            await b.hosting.rebalance()
+            await b.upkeep.rebalance()
             assert 0 <= before - len(b.hosting.logs) <= 8
         assert {owned.name for owned in b.hosting.logs} == ours
         for owned in logs:
@@ -217,7 +220,7 @@ async def test_log_that_is_on_its_way_to_another_node_is_not_taken_back(valkey: 
             came_back.append(theirs.name)
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(b.hosting._let_go, theirs)
+            nursery.start_soon(b.hosting.let_go, theirs)
             await b.logs.releasing.wait()
             assert await b.hosting.url_of(theirs.name) == THERE.pulsar_url
             nursery.start_soon(come_back)
@@ -255,9 +258,9 @@ async def test_unused_log_is_given_up_and_taken_again(valkey: ValkeyProcess) -> 
     async with host_bench(valkey.url, segments=2) as b:
         used, unused = await open_all(b)
         await joined(used)
-        await b.hosting.give_up_unused()
+        await b.upkeep.give_up_unused()
         assert unused.is_open, "it was opened a moment ago"
-        await b.hosting.give_up_unused()
+        await b.upkeep.give_up_unused()
         assert b.hosting.logs == [used]
         again = await b.hosting.open(unused.name)
         assert again.is_open
@@ -272,27 +275,27 @@ async def test_log_with_messages_is_kept_to_be_trimmed(valkey: ValkeyProcess) ->
         await eventually(lambda: peer.receipts == [0], LIMIT)
         await owned.sending.leave(producer)
         for _ in range(3):
-            await b.hosting.give_up_unused()
+            await b.upkeep.give_up_unused()
         assert owned.is_open
         await owned.trim(1)
         for _ in range(2):
-            await b.hosting.give_up_unused()
+            await b.upkeep.give_up_unused()
         assert not owned.is_open
 
 
 async def test_what_goes_through_is_told_in_every_round_and_silence_once(valkey: ValkeyProcess) -> None:
     async with host_bench(valkey.url, segments=2) as b:
         owned, _ = await open_all(b)
-        await b.hosting.tell_figures()
+        await b.upkeep.tell_figures()
         assert b.logs.told == [], "nobody is there"
         producer, peer = await joined(owned)
         for _ in range(3):
-            await b.hosting.tell_figures()
+            await b.upkeep.tell_figures()
         assert len(b.logs.told) == 1, "it does nothing"
         owned.sending.send(producer, 0, 0, 1, b"message")
         await eventually(lambda: peer.receipts == [0], LIMIT)
         for _ in range(3):
-            await b.hosting.tell_figures()
+            await b.upkeep.tell_figures()
         assert len(b.logs.told) == 4
         assert traffic_of(owned, trio.current_time()).messages_in > 0
         await owned.sending.leave(producer)
@@ -308,9 +311,9 @@ async def test_figures_that_could_not_be_told_are_told_in_the_next_round(valkey:
         owned = await b.hosting.open(PLACE.name)
         await joined(owned)
         b.logs.telling_failures = 1
-        await b.hosting.tell_figures()
+        await b.upkeep.tell_figures()
         assert b.logs.told == []
-        await b.hosting.tell_figures()
+        await b.upkeep.tell_figures()
         assert len(b.logs.told) == 1
 
 
@@ -319,9 +322,9 @@ async def test_figures_that_may_have_been_told_are_taken_back_for_sure(valkey: V
         owned = await b.hosting.open(PLACE.name)
         producer, _ = await joined(owned)
         b.logs.telling_failures = 1
-        await b.hosting.tell_figures()
+        await b.upkeep.tell_figures()
         await owned.sending.leave(producer)
-        await b.hosting.tell_figures()
+        await b.upkeep.tell_figures()
         assert b.logs.told == [b""], "although nothing was told before as far as is known"
 
 
@@ -331,7 +334,7 @@ async def test_owner_that_is_refused_when_it_tells_figures_looks_whose_the_log_i
         await joined(owned)
         await eventually(lambda: b.logs.looks == 2, LIMIT)  # for the claim, and right after it
         await b.bench.open(B)
-        await b.hosting.tell_figures()
+        await b.upkeep.tell_figures()
         await eventually(lambda: not owned.is_open, LIMIT)
 
 

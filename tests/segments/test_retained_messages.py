@@ -65,7 +65,7 @@ async def test_classic_logs_are_kept_as_long_as_their_namespace_says(
     await created_classic(node, CLASSIC, partitions)
     logs = await consumed(node, pool, CLASSIC)
     stored = entries(logs)
-    await node.data.hosting.trim()
+    await node.data.upkeep.trim()
     assert entries(logs) == stored
 
 
@@ -75,7 +75,7 @@ async def test_classic_logs_are_kept_as_the_server_says_where_their_namespace_do
     await node.store.create_namespace(NAMESPACE, b"{}")
     await created_classic(node, CLASSIC)
     logs = await consumed(node, pool, CLASSIC)
-    await node.data.hosting.trim()
+    await node.data.upkeep.trim()
     assert entries(logs) == 0
 
 
@@ -89,11 +89,11 @@ async def test_the_logs_of_a_migrated_topic_are_kept_as_long_as_it_says(
     stored = entries(logs)
     await Migrations(node.store, classic, TopicLimits()).migrate(CLASSIC)
     await transitions_of(node).update_retention(SCALABLE, 60)
-    await node.data.hosting.trim()
+    await node.data.upkeep.trim()
     assert {owned.place.segment_id for owned in logs} == {None}
     assert entries(logs) == stored
     await transitions_of(node).update_retention(SCALABLE, 0)
-    await node.data.hosting.trim()
+    await node.data.upkeep.trim()
     assert entries(logs) == 0
 
 
@@ -112,7 +112,7 @@ async def test_what_was_consumed_goes_once_it_is_past_the_time_or_the_size(
         await received(consumer, 8)
         [log] = node.data.hosting.logs
         await eventually(lambda: log.subscriptions["s"].cursor.mark == log.next - 1)
-        await node.data.hosting.trim()
+        await node.data.upkeep.trim()
         # Of eight quarters of a megabyte, with what is stored beside them, a megabyte has room for three.
         assert log.next - log.first == {0: 0, 0.5: 3, 1: 8}[share]
 
@@ -125,7 +125,7 @@ async def test_what_is_not_consumed_stays_whatever_its_size(node: Node, pool: Co
     async with open_consumer(pool, str(CLASSIC), "s"), open_producer(pool, str(CLASSIC)) as producer:
         await send_numbers(producer, range(20))
         [log] = node.data.hosting.logs
-        await node.data.hosting.trim()
+        await node.data.upkeep.trim()
         assert log.first == 0
 
 
@@ -140,5 +140,5 @@ async def test_what_is_young_stays_for_readers_whatever_its_size(valkey: ValkeyP
         await created_classic(node, CLASSIC)
         logs = await consumed(node, pool, CLASSIC)
         stored = entries(logs)
-        await node.data.hosting.trim()
+        await node.data.upkeep.trim()
         assert entries(logs) == stored

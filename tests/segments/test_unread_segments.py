@@ -52,14 +52,14 @@ async def test_children_keep_messages_for_who_still_has_the_parent(valkey: Valke
             for value in children:
                 await producer.send(client.Message(value, key=value.decode()))
             assert sorted(await take(early, 21)) == sorted([b"parent", *children])
-            await node.data.hosting.trim()
+            await node.data.upkeep.trim()
             assert sum(kept(node)) == 21
 
             await late.ack(held)
             assert sorted(await take(late, 20)) == sorted(children)
 
             async def trimmed() -> bool:
-                await node.data.hosting.trim()
+                await node.data.upkeep.trim()
                 return sum(kept(node)) == 0
 
             await eventually(trimmed, LIMIT)
