@@ -26,6 +26,10 @@ MAX_OUTSTANDING: Final = 100_000
 _CHUNK: Final = 256 * 1024
 # A command that is sent for itself: the call costs little beside the copying.
 _LONG: Final = 16 * 1024
+# Chunks that are read in a row before others run: under a flood `recv` never blocks.
+_CHUNKS_PER_TURN: Final = 8
+# The limit of silence is moved when this part of it has passed: to move it costs more than what most replies do.
+_SLACK: Final = 1 / 8
 _NOTHING: Final = object()
 # Its stub takes tuples of one element only.
 _pack: Final[Callable[[Command], bytes]] = cast(Any, hiredis.pack_command)
@@ -128,9 +132,8 @@ class Link:
         packed = [_pack(command) for command in commands]
         call = _Call(task, len(commands))
         if not self._calls:
-            now = trio.current_time()
-            self._silence.deadline = now + self._timeout
-            self._sent_at = now
+            self._sent_at = trio.current_time()
+            self._bear_silence(self._sent_at)
         self._calls.append(call)
         self._outstanding += len(commands)
         self._out += packed
@@ -204,10 +207,12 @@ class Link:
                     await self._received.wait()
 
     async def _read(self) -> None:
+        chunks = 0
         while True:
             try:
                 length = self._sock.recv_into(self._buffer)
             except (BlockingIOError, ssl.SSLWantReadError):
+                chunks = 0
                 await trio.lowlevel.wait_readable(self._sock)
                 continue
             except ssl.SSLWantWriteError:
@@ -217,12 +222,22 @@ class Link:
                 raise LinkLost("the server closed it")
             self.received_at = trio.current_time()
             self._reader.feed(self._buffer, 0, length)
-            self._received.set()
-            self._received = trio.Event()
+            if self._is_secured:
+                self._received.set()
+                self._received = trio.Event()
             self._deliver()
-            self._silence.deadline = self.received_at + self._timeout if self._calls else float("inf")
-            # Under a flood `recv` never blocks; others must run too.
-            await trio.lowlevel.checkpoint()
+            if self._calls:
+                self._bear_silence(self.received_at)
+            else:
+                self._silence.deadline = float("inf")
+            chunks += 1
+            if chunks % _CHUNKS_PER_TURN == 0:
+                await trio.lowlevel.checkpoint()
+
+    def _bear_silence(self, since: float) -> None:
+        """For as long as the timeout says, and a little longer."""
+        if not since + self._timeout <= self._silence.deadline < float("inf"):
+            self._silence.deadline = since + self._timeout * (1 + _SLACK)
 
     def _deliver(self) -> None:
         while (reply := self._reader.gets()) is not _NOTHING:

@@ -13,6 +13,8 @@ SLICE_ENTRIES = 256
 SLICE_BYTES = 4 * 1024 * 1024
 # Until the first entries have shown how large they are.
 _FIRST_GUESS_BYTES = SLICE_BYTES / 32
+# Entries of many that are looked at to learn how large they are.
+_SAMPLE = 16
 
 
 class Pace:
@@ -25,6 +27,8 @@ class Pace:
         self._bytes: float = _FIRST_GUESS_BYTES
 
     def learn(self, entries: Sequence[StoredEntry]) -> None:
+        if len(entries) > 2 * _SAMPLE:
+            entries = entries[:: len(entries) // _SAMPLE]
         count = len(entries)
         if count:
             messages = min(LARGEST_BATCH, sum([entry.messages for entry in entries]) / count)
