@@ -374,7 +374,7 @@ class Registrations:
         path = keys.path_of(topic)
         slot = keys.BUCKET_SLOTS[keys.bucket_of(path)]
         entries = await self._store.commands.call(slot, "HGETALL", keys.subscriptions_key(path))
-        return sorted(name.decode() for name, entry in entries.items() if not is_checkpoint(entry))
+        return sorted(name.decode(errors="replace") for name, entry in entries.items() if not is_checkpoint(entry))
 
 
 def _mismatch(name: str, kind: str) -> SubscriptionMismatch:

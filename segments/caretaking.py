@@ -69,7 +69,7 @@ class Caretaker:
                 for start in range(0, len(mine), _AT_A_TIME):
                     found = await self._neglected(mine[start : start + _AT_A_TIME])
                     for place, state in found[:left]:
-                        await self._hosting.adopt(place, state)
+                        await self._adopt(place, state)
                     left = max(0, left - len(found))
                 if not left:
                     return
@@ -78,6 +78,12 @@ class Caretaker:
         except Exception:
             # Whatever is wrong in one bucket, the others come next.
             log.exception("the logs of bucket %d cannot be looked after", bucket)
+
+    async def _adopt(self, place: LogPlace, state: LogState) -> None:
+        try:
+            await self._hosting.adopt(place, state)
+        except StoreError as error:
+            log.warning("%s cannot be looked after now: %s", place.name, error)
 
     async def _neglected(self, places: Sequence[LogPlace]) -> list[tuple[LogPlace, LogState]]:
         """Those of them of which something can go, as they are now."""
@@ -90,6 +96,8 @@ class Caretaker:
                     found.append((place, state))
             except StoreError as error:
                 log.info("%s cannot be looked at now: %s", place.name, error)
+            except Exception:
+                log.exception("%s cannot be looked at", place.name)  # the others can
 
         async with trio.open_nursery() as nursery:
             for place in places:

@@ -177,8 +177,13 @@ class Hosting:
         opened = await self._around.logs.claim(place, state, self._nodes.nodes[0].session)
         if opened is None:
             return None
+        try:
+            owned = OpenLog(opened, self._around, self._forget)
+        except StoreError:
+            await self._around.logs.release(opened.claim)  # what is damaged in it, is so for all
+            raise
         self._around.counters.opened += 1
-        owned = self._open[place.name] = OpenLog(opened, self._around, self._forget)
+        self._open[place.name] = owned
         self._by_path.setdefault(place.path, set()).add(owned)
         if self._stopping:
             # The others were given up meanwhile.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 
 import trio
 
@@ -16,13 +17,18 @@ from metadata.registrations import Registrations
 from metadata.segment_logs import SegmentLogs
 from metadata.store import TopicStore
 from metadata.subscriptions import Settings
+from protocol.backoff import Backoff
 from protocol.names import TopicName
 from segments.cursors import Cursor
-from segments.errors import NotHere
+from segments.errors import NoLog
 from segments.figures import traffic_of
 from segments.hosting import Hosting
 from segments.open_log import OpenLog
 
+# How long those who deleted a subscription wait until other nodes have forgotten it.
+_HEARING: Final = 2.0
+_FIRST_PAUSE: Final = 0.01
+_LONGEST_PAUSE: Final = 0.2
 # A consumer and a segment that it has open.
 Claim = tuple[str, int]
 
@@ -81,21 +87,34 @@ class LogsOfTopics:
     async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
         """A subscription was deleted: one of the same name that comes later must not go on where it was.
 
-        Nodes that own segments hear of it by themselves; here those are seen to that nobody owns.
+        Other nodes that own segments hear of it by themselves, for which there is a moment. All else is seen to here:
+        what nobody owns, and the logs of legacy segments, whose owners do not know whose they are.
         """
-        stored = await self._store.get(topic)
-        if stored is None:
-            return
-        places = [place_of(topic, segment) for segment in segments]
-        standings = await self._logs.standings(self._lane(), stored.version.incarnation, places, [subscription])
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        places: Sequence[LogPlace] = [place_of(topic, segment) for segment in segments]
+        with trio.move_on_after(_HEARING):
+            while (stored := await self._store.get(topic)) is not None:
+                places = await self._forget_at(places, stored.version.incarnation, subscription)
+                if not places:
+                    return
+                await trio.sleep(backoff.next())
+
+    async def _forget_at(self, places: Sequence[LogPlace], incarnation: str, subscription: str) -> list[LogPlace]:
+        """Forget a subscription at those of these logs that are not left to other nodes; those that are."""
+        standings = await self._logs.standings(self._lane(), incarnation, places, [subscription])
+        left = []
         for place, standing in zip(places, standings, strict=True):
-            if subscription not in standing.cursors:
+            if standing.state is None or subscription not in standing.cursors:
+                continue
+            if place.segment_id is not None and await self._hosting.is_elsewhere(standing.state.session):
+                left.append(place)
                 continue
             try:
-                owned = await self._hosting.open(place.name)
-                await owned.remove(subscription)
-            except NotHere:
+                owned = await self._hosting.open(place.name, by_force=True)
+            except NoLog:
                 continue
+            await owned.remove(subscription)
+        return left
 
     async def figures(
         self, topic: TopicName, incarnation: str, segments: Sequence[Segment], subscriptions: Mapping[str, Settings]

@@ -101,6 +101,8 @@ class Upkeep:
             self._hosting.look_soon(owned)
         except StoreError as error:
             log.info("%s is not trimmed now: %s", owned.name, error)
+        except Exception:
+            log.exception("%s cannot be trimmed", owned.name)  # the others can
 
     async def rebalance(self) -> None:
         others = {node.session for node in self._nodes.nodes[1:]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from functools import partial
 from typing import Final
 
 import pytest
@@ -24,6 +25,7 @@ from protocol.names import NamespaceName, TopicName
 from segments.caretaking import Caretaker
 from segments.cursors import Cursor
 from segments.keeping import Keeping, OverQuota, Quota
+from segments.upkeep import Upkeep
 from tests.segments.test_hosting import LIMIT, THERE, FalteringLogs, HostBench, host_bench
 from tests.segments.test_messages import received, send_numbers
 from tests.segments.test_retained_messages import consumed
@@ -176,6 +178,43 @@ async def test_damaged_log_costs_only_itself(valkey: ValkeyProcess) -> None:
         b.subscribed.add("s")
         await caretaker(b, logs_in=lambda: [damaged, whole]).visit(damaged.bucket)
         assert [owned.place for owned in b.hosting.logs] == [whole]
+
+
+async def test_log_that_cannot_be_opened_costs_only_itself(valkey: ValkeyProcess) -> None:
+    async with host_bench(valkey.url, segments=2) as b:
+        damaged, whole = [LogPlace.of_segment(TOPIC, descriptor) for descriptor in ("0000-7fff-0", "8000-ffff-1")]
+        b.subscribed.add("s")
+        for place, deleted in ((damaged, b"no cursor"), (whole, Cursor(-1).encode())):
+            claim = (await b.bench.open(GONE, place)).claim
+            await b.bench.logs.append(claim, 0, entries(b"one"), {}, 3)
+            await b.bench.logs.save(claim, {"s": Cursor(0).encode(), "deleted": deleted})
+        for first in (damaged, whole):
+            await caretaker(b, logs_in=partial(list, (first,))).visit(first.bucket)
+        assert [owned.place for owned in b.hosting.logs] == [whole]
+        assert (await b.bench.state(damaged)).session == ""
+
+
+async def test_log_that_cannot_be_trimmed_costs_only_itself(
+    valkey: ValkeyProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with host_bench(valkey.url, segments=2) as b:
+        places = [LogPlace.of_segment(TOPIC, descriptor) for descriptor in ("0000-7fff-0", "8000-ffff-1")]
+        logs = [await b.hosting.open(place.name) for place in places]
+        kept = []
+
+        async def keeping(place: LogPlace) -> Keeping:
+            await trio.lowlevel.checkpoint()
+            if place == places[0]:
+                raise ValueError("not foreseen")
+            kept.append(place)
+            return GOES_AT_ONCE
+
+        async def nobody(_: TopicName) -> Collection[str]:
+            return ()
+
+        await Upkeep(b.hosting, b.cluster, nobody, keeping, interval=3600).trim()
+        assert kept == [logs[1].place]
+        assert "not foreseen" in caplog.text
 
 
 async def test_empty_log_is_left_alone(valkey: ValkeyProcess) -> None:
