@@ -319,8 +319,9 @@ async def test_messages_go_that_no_client_has_touched_since_the_node_started(val
         assert [owned.next - owned.first for owned in logs] == [0] * len(logs)
 
 
+@pytest.mark.parametrize("partitions", [0, 3])
 async def test_messages_of_a_migrated_topic_stay_for_a_subscription_that_is_still_to_come(
-    valkey: ValkeyProcess,
+    valkey: ValkeyProcess, partitions: int
 ) -> None:
     topic = TopicName.classic("acme", "eu", "orders")
     async with (
@@ -328,7 +329,7 @@ async def test_messages_of_a_migrated_topic_stay_for_a_subscription_that_is_stil
         open_pool(before.pulsar_url) as pool,
     ):
         await before.store.create_namespace(NamespaceName("acme", "eu"), b"{}")
-        classic = await created_classic(before, topic)
+        classic = await created_classic(before, topic, partitions)
         async with open_producer(pool, str(topic)) as producer:
             await send_numbers(producer, range(20))
         await Migrations(before.store, classic, TopicLimits()).migrate(topic)
@@ -336,7 +337,8 @@ async def test_messages_of_a_migrated_topic_stay_for_a_subscription_that_is_stil
         await registrations.create_subscription(topic.canonical, "late", SubscriptionType.QUEUE, 0, from_start=True)
         await before.data.upkeep.trim()
     async with running_node(valkey.url, message_age=0.0, rebalance_interval=3600.0) as after:
-        await after.data.caretaker.visit(LogPlace.of_classic(topic).bucket)
+        for bucket in range(keys.BUCKETS):
+            await after.data.caretaker.visit(bucket)
         assert not after.data.hosting.logs
         async with (
             open_pool(after.pulsar_url) as pool,
