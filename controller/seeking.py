@@ -1,7 +1,8 @@
 """Moves the cursors of a subscription: to a moment, or past everything; on all segments of a topic or on one.
 
-Only the leader does it, because it alone writes which segments a subscription has drained. The cursors move first and
-the facts follow: whoever is stopped in between has not answered, and doing it again ends in the same place.
+Only the leader does it, because it alone writes which segments a subscription has drained. What is asked for is stored
+first, and the facts follow; the owners of the logs move the cursors. Whoever is stopped in between has not answered,
+and doing it again ends in the same place.
 """
 
 from __future__ import annotations
@@ -117,20 +118,21 @@ async def _state(access: Access, leader: TopicLeader) -> TopicState:
 
 
 async def _carry_out(access: Access, leader: TopicLeader, name: str, moves: Collection[Move]) -> None:
-    for move in moves:
-        if move.to_ms is None:
-            await access.segments.skip_all(leader.topic, name, move.segment)
-        else:
-            await access.segments.seek(leader.topic, name, move.segment, move.to_ms)
+    asked = [
+        await access.segments.request_move(leader.topic, leader.incarnation, name, move.segment, move.to_ms)
+        for move in moves
+    ]
     reopened = {m.segment.segment_id for m in moves if m.to_ms is not None and not m.segment.is_active}
     if reopened:
+        # Not when they have moved: a node that dies before would leave segments that nobody is given.
         await _forget_drained(access, leader, name, reopened)
+    await access.segments.moved([pending for pending in asked if pending is not None])
 
 
 async def _forget_drained(access: Access, leader: TopicLeader, name: str, reopened: Collection[int]) -> None:
     """Sealed segments whose cursor may have gone back are drained once they say so again, not before.
 
-    Written even where nothing is to be removed: a round of the leader that asked the segments before they were moved
+    Written even where nothing is to be removed: a round of the leader that asked the segments before the request stood
     finds another generation then, and asks again.
     """
     for _ in range(_ATTEMPTS):

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from layout.segments import Segment
+from metadata.cursor_requests import PendingMove
 from metadata.log_figures import LogFigures
 from metadata.subscriptions import Settings
 from protocol.names import TopicName
@@ -21,11 +22,16 @@ class SegmentPort(Protocol):
     async def still_open(self, topic: TopicName, subscription: str, claims: Collection[Claim]) -> frozenset[Claim]:
         """Which of these consumers still have these segments open."""
 
-    async def seek(self, topic: TopicName, subscription: str, segment: Segment, timestamp_ms: int) -> None:
-        """Move the subscription's cursor on a segment to the first message of that time or later."""
+    async def request_move(
+        self, topic: TopicName, incarnation: str, subscription: str, segment: Segment, to_ms: int | None
+    ) -> PendingMove | None:
+        """Store that the cursor on a segment goes to the first message of a time or later, or to the end.
 
-    async def skip_all(self, topic: TopicName, subscription: str, segment: Segment) -> None:
-        """Move the subscription's cursor on a segment to its end."""
+        From then on the segment is not drained until that is carried out. None where the segment holds nothing.
+        """
+
+    async def moved(self, moves: Sequence[PendingMove]) -> None:
+        """Return when these cursors are moved."""
 
     async def backlog(self, topic: TopicName, subscription: str, segment: Segment, settings: Settings) -> int:
         """How many entries of a segment the subscription has not acknowledged."""

@@ -29,6 +29,7 @@ from segments import placement
 from segments.around import Around, DataCounters, LogLimits
 from segments.caretaking import Caretaker
 from segments.connection import DataPlane
+from segments.cursor_moves import CursorMoves
 from segments.hosting import ClassicLogs, Hosting
 from segments.keeping import Keeping, OverQuota, Quota
 from segments.port import LogsOfTopics
@@ -142,7 +143,9 @@ def build_data_plane(
         start=secrets.randbelow(keys.BUCKETS),
     )
     plane = DataPlane(hosting, Starting(topics), nursery, schemas)
-    port = LogsOfTopics(store, logs, registrations, hosting, lane)
+    # An owner that died is seen to be dead after its lease.
+    moves = CursorMoves(logs, hosting, patience=2 * settings.session_lease)
+    port = LogsOfTopics(store, logs, registrations, hosting, moves, lane)
     return DataParts(plane, hosting, upkeep, caretaker, port, counters)
 
 

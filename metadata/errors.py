@@ -113,6 +113,12 @@ class SubscriptionBusy(StoreError):
     http_status = 412
 
 
+class CursorNotMoved(StoreError):
+    """Its log's owner has not carried the request out yet. It stands, and whoever owns the log next does."""
+
+    http_status = 503
+
+
 class RegistrationsFull(StoreError):
     """A topic has as many subscriptions, or a subscription as many consumers, as there may be."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from metadata.cursor_requests import CursorRequest, requests_in
 from metadata.errors import RecordDamaged
 from metadata.link import Reply
 from metadata.log_figures import NOTHING, Traffic
@@ -23,6 +24,7 @@ class LogState:
     next: int  # index of the next entry
     size: int  # bytes that are stored
     topic_epoch: int | None
+    requests: Mapping[str, CursorRequest] = field(default_factory=dict)  # by subscription, to move its cursor
 
     @property
     def owner(self) -> str:
@@ -97,6 +99,7 @@ def state_of(place: LogPlace, fields: Mapping[bytes, bytes]) -> LogState | None:
             int(fields.get(b"next", 0)),
             int(fields.get(b"size", 0)),
             None if epoch is None else int(epoch),
+            requests_in(fields),
         )
     except (KeyError, ValueError):
         raise _damaged(place) from None

@@ -234,8 +234,18 @@ class SegmentLogs:
         )
         return outcome, int(index)
 
-    async def save(self, claim: Claim, cursors: Mapping[str, bytes | None], *, drained: bool = False) -> None:
-        """Write where subscriptions stand; None forgets one. `drained` tells the topic's leader of it."""
+    async def save(
+        self,
+        claim: Claim,
+        cursors: Mapping[str, bytes | None],
+        *,
+        carried_out: Mapping[str, bytes] | None = None,
+        drained: bool = False,
+    ) -> None:
+        """Write where subscriptions stand; None forgets one. `drained` tells the topic's leader of it.
+
+        `carried_out` has the requests that have moved these cursors, and go with this write.
+        """
         place = claim.place
         topic_path = place.topic_path
         topic_bucket = keys.bucket_of(topic_path)
@@ -248,8 +258,11 @@ class SegmentLogs:
             self._store.change_log_length,
             operation_id(),
             len(gone),
+            len(carried_out or ()),
             *gone,
         ]
+        for name, request in (carried_out or {}).items():
+            args += (name, request)
         for name, cursor in cursors.items():
             if cursor is not None:
                 args += (name, cursor)

@@ -40,6 +40,7 @@ class CursorKeeper:
         self._lost = lost
         self._dirty: dict[str, Encode] = {}
         self._told: list[Told] = []
+        self._carried_out: dict[str, bytes] = {}
         self._drained = False
         self._running = False
         self._hurry = trio.Event()
@@ -47,13 +48,26 @@ class CursorKeeper:
         self._idle.set()
         self._ended = False
 
-    def mark(self, subscription: str, encode: Encode, *, told: Told | None = None, drained: bool = False) -> None:
-        """A cursor has changed; `told` is called once, `drained` lets the topic's leader know."""
+    def mark(
+        self,
+        subscription: str,
+        encode: Encode,
+        *,
+        told: Told | None = None,
+        carried_out: bytes | None = None,
+        drained: bool = False,
+    ) -> None:
+        """A cursor has changed; `told` is called once, `drained` lets the topic's leader know.
+
+        `carried_out` is the request that moved it, which goes when the cursor is written.
+        """
         if self._ended:
             if told is not None:
                 told(False)
             return
         self._dirty[subscription] = encode
+        if carried_out is not None:
+            self._carried_out[subscription] = carried_out
         if told is not None:
             self._told.append(told)
         self._drained = self._drained or drained
@@ -73,6 +87,7 @@ class CursorKeeper:
         """Write nothing more, because it would be refused."""
         self._ended = True
         self._dirty.clear()
+        self._carried_out.clear()
         told, self._told = self._told, []
         self._hurry.set()
         for call in told:
@@ -89,10 +104,16 @@ class CursorKeeper:
                     continue
                 dirty, self._dirty = self._dirty, {}
                 told, self._told = self._told, []
+                carried_out, self._carried_out = self._carried_out, {}
                 drained, self._drained = self._drained, False
                 self._hurry = trio.Event()
                 try:
-                    await self._logs.save(claim, {name: encode() for name, encode in dirty.items()}, drained=drained)
+                    await self._logs.save(
+                        claim,
+                        {name: encode() for name, encode in dirty.items()},
+                        carried_out=carried_out,
+                        drained=drained,
+                    )
                 except StoreError as error:
                     # A claim that was renewed meanwhile, or just now, refuses what was sent under the one before.
                     if isinstance(error, LogFenced | LogMissing) and claim == self._claim():
@@ -101,6 +122,7 @@ class CursorKeeper:
                         return
                     log.info("the cursors of %s wait for the store: %s", claim.place.name, error)
                     self._dirty = {**dirty, **self._dirty}
+                    self._carried_out = {**carried_out, **self._carried_out}
                     self._told = [*told, *self._told]
                     self._drained = self._drained or drained
                     await trio.sleep(backoff.next())

@@ -100,12 +100,12 @@ class Hosting:
         """Whether a session is that of another living node."""
         return session != self._nodes.nodes[0].session and await self._nodes.is_alive(session)
 
-    async def open(self, name: str, *, by_force: bool = False, surely: bool = False) -> OpenLog:
+    async def open(self, name: str, *, by_force: bool = False, anywhere: bool = False, surely: bool = False) -> OpenLog:
         """The log, owned by this node. Raises NotHere, NoLog, and StoreError.
 
-        `by_force`: taken from whichever node has it, whose clients come here then. `surely`: the store is asked whether
-        it is still ours. Writes find that out by themselves, but who reads would get what another node knows to be
-        acknowledged.
+        `by_force`: taken from whichever node has it, whose clients come here then. `anywhere`: also where another node
+        should have it, as long as none has. `surely`: the store is asked whether it is still ours. Writes find that out
+        by themselves, but who reads would get what another node knows to be acknowledged.
         """
         place = place_of(name)
         while True:
@@ -118,7 +118,7 @@ class Hosting:
                 continue
             under_way = self._opening.get(place.name, self._leaving.get(place.name))
             if under_way is None:
-                return await self._claim_alone(place, by_force)
+                return await self._claim_alone(place, by_force, anywhere)
             await under_way.wait()
 
     def should_have(self, name: str) -> bool:
@@ -149,15 +149,15 @@ class Hosting:
     def _is_known(self, name: str) -> bool:
         return name in self._open or name in self._opening or name in self._leaving
 
-    async def _claim_alone(self, place: LogPlace, by_force: bool) -> OpenLog:
+    async def _claim_alone(self, place: LogPlace, by_force: bool, anywhere: bool) -> OpenLog:
         done = self._opening[place.name] = trio.Event()
         try:
-            return await self._claim(place, by_force)
+            return await self._claim(place, by_force, anywhere)
         finally:
             del self._opening[place.name]
             done.set()
 
-    async def _claim(self, place: LogPlace, by_force: bool) -> OpenLog:
+    async def _claim(self, place: LogPlace, by_force: bool, anywhere: bool) -> OpenLog:
         for _ in range(_ATTEMPTS):
             if self._stopping or not self._session_held():
                 raise NotHere(f"This node cannot serve {place.name} now: look it up again.")
@@ -166,7 +166,7 @@ class Hosting:
             if state.session != mine and not by_force:
                 if state.session and await self._nodes.is_alive(state.session):
                     raise NotHere(f"{place.name} is served by another node: look it up again.")
-                if self.chosen(place.name) != mine:
+                if not anywhere and self.chosen(place.name) != mine:
                     raise NotHere(f"{place.name} belongs to another node: look it up again.")
             if (owned := await self._enter(place, state)) is not None:
                 return owned
@@ -179,6 +179,7 @@ class Hosting:
             return None
         try:
             owned = OpenLog(opened, self._around, self._forget)
+            await owned.carry_out(opened.state.requests)
         except StoreError:
             await self._around.logs.release(opened.claim)  # what is damaged in it, is so for all
             raise
@@ -312,8 +313,10 @@ class Hosting:
             owned.lose(LogMissing(f"{owned.name} is served by another node: look it up again."))
         elif state.next < reached:
             owned.lose(LogMissing(f"The store has lost the end of {owned.name}: look it up again."))
-        elif state.sealed:
-            owned.note_sealed()
+        else:
+            if state.sealed:
+                owned.note_sealed()
+            await owned.carry_out(state.requests)
 
     # Giving up.
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import trio
 
 from metadata import keys
+from metadata.cursor_requests import CursorRequest
 from metadata.errors import StoreError
 from metadata.log_entries import StoredEntry
 from metadata.log_figures import NOTHING, Traffic
@@ -66,6 +67,8 @@ class OpenLog:
             lost=self.lose,
         )
         self._saving: set[trio.Event] = set()  # of those who wait for a cursor to be written
+        self._moving = trio.Lock()
+        self._carried_out: dict[str, str] = {}  # by subscription, the last request to move its cursor
         self.opened_at = trio.current_time()
         self.meter_in, self.meter_out = Meter(self.opened_at), Meter(self.opened_at)
         self._told: Traffic | None = NOTHING  # to the store; None if nobody can tell
@@ -182,11 +185,13 @@ class OpenLog:
         subscription.forget()
         await self._write(name, lambda: None, drained=self.sealed)
 
-    async def seek(self, subscription: LogSubscription, index: int) -> None:
+    async def seek(
+        self, subscription: LogSubscription, index: int, *, carries_out: CursorRequest | None = None
+    ) -> None:
         """Move a subscription; its consumers come back and begin anew."""
         subscription.seek(min(max(index, self.first), self.next))
         if subscription.durable:
-            await self.saved(subscription)
+            await self.saved(subscription, carries_out=carries_out)
 
     async def ensure_subscription(self, name: str) -> None:
         """A subscription from the beginning on, for a producer whose messages must not be lost before one comes."""
@@ -206,30 +211,52 @@ class OpenLog:
         # The earliest of all is -1 in a field without a sign, the latest the largest number with one.
         return self.first if ledger >= 2**63 or ledger < self.ledger else self.next
 
-    async def move(self, name: str, index: int) -> None:
+    async def carry_out(self, requests: Mapping[str, CursorRequest]) -> None:
+        """Move cursors as the store asks for; returns when they and that it was done are written."""
+        if not requests:
+            return
+        # Several may have read the same request.
+        async with self._moving:
+            for name, request in requests.items():
+                if self._carried_out.get(name) != request.op:
+                    index = self.next if request.to_ms is None else await self.index_at(request.to_ms)
+                    await self.move(name, index, carries_out=request)
+                    self._carried_out[name] = request.op
+
+    async def move(self, name: str, index: int, *, carries_out: CursorRequest | None = None) -> None:
         """Let a subscription go on from an index, also one that was never here."""
         subscription = self.subscriptions.get(name)
         if subscription is None:
             subscription = self.subscriptions[name] = self._subscription(
                 name, Kind.EXCLUSIVE, Cursor(self.first - 1), durable=True
             )
-        await self.seek(subscription, index)
+        await self.seek(subscription, index, carries_out=carries_out)
 
     async def index_at(self, timestamp_ms: int) -> int:
         return await self._around.logs.index_at(self.claim, timestamp_ms)
 
-    async def saved(self, subscription: LogSubscription) -> None:
+    async def saved(self, subscription: LogSubscription, *, carries_out: CursorRequest | None = None) -> None:
         """Write a cursor, and return when it is written."""
-        await self._write(subscription.name, subscription.cursor.encode, drained=subscription.is_drained)
+        await self._write(
+            subscription.name, subscription.cursor.encode, drained=subscription.is_drained, carries_out=carries_out
+        )
         subscription.is_stored = True
 
-    async def _write(self, name: str, encode: Callable[[], bytes | None], *, drained: bool) -> None:
+    async def _write(
+        self,
+        name: str,
+        encode: Callable[[], bytes | None],
+        *,
+        drained: bool,
+        carries_out: CursorRequest | None = None,
+    ) -> None:
         """Raises NotHere where the log ends before it is known whether it was written."""
         self._check_open()
         done = trio.Event()
         self._saving.add(done)
         try:
-            self._keeper.mark(name, encode, told=lambda _: done.set(), drained=drained)
+            request = None if carries_out is None else carries_out.entry
+            self._keeper.mark(name, encode, told=lambda _: done.set(), carried_out=request, drained=drained)
             await done.wait()
         finally:
             self._saving.discard(done)

@@ -9,6 +9,7 @@ import trio
 
 from layout import records
 from layout.segments import Segment
+from metadata.cursor_requests import CursorRequests, PendingMove
 from metadata.lanes import Lane
 from metadata.log_figures import NOTHING, LogFigures, Traffic
 from metadata.log_places import LogPlace
@@ -19,11 +20,11 @@ from metadata.store import TopicStore
 from metadata.subscriptions import Settings
 from protocol.backoff import Backoff
 from protocol.names import TopicName
+from segments.cursor_moves import CursorMoves
 from segments.cursors import Cursor
 from segments.errors import NoLog
 from segments.figures import traffic_of
 from segments.hosting import Hosting
-from segments.open_log import OpenLog
 
 # How long those who deleted a subscription wait until other nodes have forgotten it.
 _HEARING: Final = 2.0
@@ -42,12 +43,15 @@ class LogsOfTopics:
         logs: SegmentLogs,
         registrations: Registrations,
         hosting: Hosting,
+        moves: CursorMoves,
         lane: Callable[[], Lane],
     ) -> None:
         self._store = store
         self._logs = logs
         self._registrations = registrations
         self._hosting = hosting
+        self._requests = CursorRequests(store)
+        self._moves = moves
         self._lane = lane
 
     async def drained(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> frozenset[int]:
@@ -60,6 +64,8 @@ class LogsOfTopics:
         drained = set()
         for segment, standing in zip(segments, standings, strict=True):
             state, cursor = standing.state, standing.cursors.get(subscription)
+            if state is not None and subscription in state.requests:
+                continue  # where its cursor will be, its owner says then
             # Where the storage is gone, so is what could have been consumed.
             if state is None or max(state.first - 1, _mark(cursor)) >= state.next - 1:
                 drained.add(segment.segment_id)
@@ -180,15 +186,15 @@ class LogsOfTopics:
             found |= {claim for claim in claims if claim[1] == segment_id and _is_open(claim[0], segment_id, names)}
         return frozenset(found)
 
-    async def seek(self, topic: TopicName, subscription: str, segment: Segment, timestamp_ms: int) -> None:
-        """Move the subscription's cursor on a segment to the first message of that time or later."""
-        owned = await self._owned(topic, segment)
-        await owned.move(subscription, await owned.index_at(timestamp_ms))
+    async def request_move(
+        self, topic: TopicName, incarnation: str, subscription: str, segment: Segment, to_ms: int | None
+    ) -> PendingMove | None:
+        """Ask for the cursor on a segment to be moved to the first message of a time or later, or to the end."""
+        return await self._requests.ask(place_of(topic, segment), incarnation, subscription, to_ms)
 
-    async def skip_all(self, topic: TopicName, subscription: str, segment: Segment) -> None:
-        """Move the subscription's cursor on a segment to its end."""
-        owned = await self._owned(topic, segment)
-        await owned.move(subscription, owned.next)
+    async def moved(self, moves: Sequence[PendingMove]) -> None:
+        """Return when the owners of the logs have moved these cursors."""
+        await self._moves.carried_out(moves)
 
     async def _legacy_ids(self, topic: TopicName) -> dict[str, int]:
         stored = await self._store.get(topic)
@@ -196,11 +202,6 @@ class LogsOfTopics:
             return {}
         segments = records.decode_layout(stored.value).segments.values()
         return {name: segment.segment_id for segment in segments if (name := segment.legacy_topic_name)}
-
-    async def _owned(self, topic: TopicName, segment: Segment) -> OpenLog:
-        # Only the owner moves a cursor. Its consumers have to come back after that anyway, so they may as well come to
-        # this node.
-        return await self._hosting.open(place_of(topic, segment).name, by_force=True)
 
 
 def place_of(topic: TopicName, segment: Segment) -> LogPlace:

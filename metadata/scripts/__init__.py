@@ -64,6 +64,7 @@ APPEND_ENTRIES = _load("append_entries")
 CONFIRM_CLAIM = _load("confirm_claim")
 SAVE_CURSORS = _load("save_cursors")
 TELL_DRAINED = _load("tell_drained")
+REQUEST_CURSOR = _load("request_cursor")
 FORGET_PRODUCERS = _load("forget_producers")
 SET_TOPIC_EPOCH = _load("set_topic_epoch")
 TELL_FIGURES = _load("tell_figures")
@@ -103,6 +104,7 @@ ALL = (
     CONFIRM_CLAIM,
     SAVE_CURSORS,
     TELL_DRAINED,
+    REQUEST_CURSOR,
     FORGET_PRODUCERS,
     SET_TOPIC_EPOCH,
     TELL_FIGURES,

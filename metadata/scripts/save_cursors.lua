@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Writes where subscriptions stand in a segment's log, under the claim of its owner.
 -- KEYS: segment, cursors, changes if the segment is drained by this
--- ARGV: incarnation, owner, number of the call, path, log length, op, number of cursors to delete, subscription...,
---   (subscription, cursor)...
+-- ARGV: incarnation, owner, number of the call, path, log length, op, number of cursors to delete, number of requests that
+--   these cursors carry out, subscription to delete..., (subscription, request)..., (subscription, cursor)...
 -- Returns done, missing, fenced or late (a call with a higher number came first).
 local held = redis.call('HMGET', KEYS[1], 'incarnation', 'owner', 'saved')
 if held[1] ~= ARGV[1] then return 'missing' end
@@ -13,10 +13,16 @@ if number <= last then return number == last and 'done' or 'late' end
 redis.call('HLEN', KEYS[2])
 if KEYS[3] then redis.call('XLEN', KEYS[3]) end
 
-local deleted = 7 + tonumber(ARGV[7])
+local deleted = 8 + tonumber(ARGV[7])
+local requests = deleted + 2 * tonumber(ARGV[8])
 redis.call('HSET', KEYS[1], 'saved', ARGV[3])
-for i = 8, deleted do redis.call('HDEL', KEYS[2], ARGV[i]) end
-for i = deleted + 1, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
+for i = 9, deleted do redis.call('HDEL', KEYS[2], ARGV[i]) end
+for i = deleted + 1, requests, 2 do
+  -- One that has come since is still to be carried out.
+  local field = 'request:' .. ARGV[i]
+  if redis.call('HGET', KEYS[1], field) == ARGV[i + 1] then redis.call('HDEL', KEYS[1], field) end
+end
+for i = requests + 1, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
 if KEYS[3] then
   redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[5], '*',
     'topic', ARGV[4], 'kind', 'drained', 'incarnation', ARGV[1], 'op', ARGV[6])

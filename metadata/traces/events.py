@@ -11,7 +11,7 @@ FORMAT_VERSION: Final = 1
 
 
 class Kind(StrEnum):
-    """What an event tells. The first nine are those of the change log, the others are the recorder's own."""
+    """What an event tells. The first ten are those of the change log, the others are the recorder's own."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -22,6 +22,7 @@ class Kind(StrEnum):
     CLASSIC = "classic"  # a classic topic was created, changed or deleted
     OWNER = "owner"  # a segment has another owner, or none
     DRAINED = "drained"  # a subscription has consumed all of a sealed segment
+    CURSOR = "cursor"  # the owner of a segment is asked to move a cursor
     GAP = "gap"  # changes may be missing from here on; `detail` is the cause
     BASE = "base"  # a topic as it was found after a gap
     BASE_END = "base_end"  # all topics were found: one without a BASE event since the gap was not there

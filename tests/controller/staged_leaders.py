@@ -66,11 +66,13 @@ class ScriptedSegments(UnwrittenSegments):
             await self.before_answer()
         return frozenset(claims) & frozenset(self.open)
 
-    async def seek(self, topic: TopicName, subscription: str, segment: Segment, timestamp_ms: int) -> None:
-        self.done.get(subscription, set()).discard(segment.segment_id)
-
-    async def skip_all(self, topic: TopicName, subscription: str, segment: Segment) -> None:
-        self.drain(segment.segment_id, subscription=subscription)
+    async def request_move(
+        self, topic: TopicName, incarnation: str, subscription: str, segment: Segment, to_ms: int | None
+    ) -> None:
+        if to_ms is None:
+            self.drain(segment.segment_id, subscription=subscription)
+        else:
+            self.done.get(subscription, set()).discard(segment.segment_id)
 
     async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
         self.done.pop(subscription, None)

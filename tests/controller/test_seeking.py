@@ -80,15 +80,16 @@ class Cursors(UnwrittenSegments):
     async def still_open(self, topic: TopicName, subscription: str, claims: Collection[Claim]) -> frozenset[Claim]:
         return frozenset()
 
-    async def seek(self, topic: TopicName, subscription: str, segment: Segment, timestamp_ms: int) -> None:
+    async def request_move(
+        self, topic: TopicName, incarnation: str, subscription: str, segment: Segment, to_ms: int | None
+    ) -> None:
         if segment.segment_id == self.fail_at:
             raise ConnectionError
-        self.moves.append((segment.segment_id, timestamp_ms))
-        self.at_end.discard(segment.segment_id)
-
-    async def skip_all(self, topic: TopicName, subscription: str, segment: Segment) -> None:
-        self.moves.append((segment.segment_id, None))
-        self.at_end.add(segment.segment_id)
+        self.moves.append((segment.segment_id, to_ms))
+        if to_ms is None:
+            self.at_end.add(segment.segment_id)
+        else:
+            self.at_end.discard(segment.segment_id)
 
 
 class Clock:

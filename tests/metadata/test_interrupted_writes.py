@@ -11,6 +11,7 @@ from controller.transitions import TopicLimits
 from metadata import keys, scripts
 from metadata.classic_records import PartitionedTopic
 from metadata.classic_topics import ClassicTopics
+from metadata.cursor_requests import CursorRequest, CursorRequests
 from metadata.errors import LogFenced, NamespaceExists, OutcomeUnknown, TopicExists, VersionConflict
 from metadata.log_figures import Traffic
 from metadata.node_sessions import NodeSession
@@ -279,6 +280,28 @@ async def test_an_interrupted_append_is_not_sent_again_and_a_new_claim_sees_that
         await logs.append(opened.claim, 2, [Entry(1, 1, b"late")], {}, 10)
     await logs.append(again.claim, 2, [Entry(1, 1, b"two")], {}, 9)
     assert [entry.body for entry in await logs.read(again.claim, 0, 9)] == [b"one", b"one", b"two"]
+
+
+@pytest.mark.usefixtures("scripts_loaded")
+async def test_interrupted_request_to_move_a_cursor_stands_once_and_goes_with_the_write_that_carries_it_out(
+    valkey: ValkeyProcess, proxy: FaultProxy, store: TopicStore, logs: SegmentLogs
+) -> None:
+    claim = (await claimed(logs)).claim
+    before = log_length(valkey)
+    cut_replies_of(proxy, scripts.REQUEST_CURSOR)
+    earlier = await CursorRequests(store).ask(claim.place, claim.incarnation, "s", 7)
+    assert earlier is not None
+    assert log_length(valkey) == before + 1
+    later = await CursorRequests(store).ask(claim.place, claim.incarnation, "s", None)
+    assert later is not None
+    # One that has come since is still to be carried out.
+    await logs.save(claim, {"s": b"1"}, carried_out={"s": CursorRequest(earlier.op, 7).entry})
+    assert (await claimed(logs)).state.requests == {"s": CursorRequest(later.op, None)}
+    claim = (await claimed(logs)).claim
+    cut_replies_of(proxy, scripts.SAVE_CURSORS)
+    await logs.save(claim, {"s": b"2"}, carried_out={"s": CursorRequest(later.op, None).entry})
+    assert proxy.cuts == 2
+    assert (await claimed(logs)).state.requests == {}
 
 
 @pytest.mark.usefixtures("scripts_loaded")

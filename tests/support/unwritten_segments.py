@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from controller.segment_port import Claim
 from layout.segments import Segment
+from metadata.cursor_requests import PendingMove
 from metadata.log_figures import LogFigures
 from metadata.subscriptions import Settings
 from protocol.names import TopicName
@@ -20,11 +21,14 @@ class UnwrittenSegments:
     async def still_open(self, topic: TopicName, subscription: str, claims: Collection[Claim]) -> frozenset[Claim]:
         return frozenset()
 
-    async def seek(self, topic: TopicName, subscription: str, segment: Segment, timestamp_ms: int) -> None:
-        """There is nothing to seek in."""
+    async def request_move(
+        self, topic: TopicName, incarnation: str, subscription: str, segment: Segment, to_ms: int | None
+    ) -> PendingMove | None:
+        """There is no cursor to move."""
+        return None
 
-    async def skip_all(self, topic: TopicName, subscription: str, segment: Segment) -> None:
-        """There is nothing to skip."""
+    async def moved(self, moves: Sequence[PendingMove]) -> None:
+        """Nothing was to be moved."""
 
     async def backlog(self, topic: TopicName, subscription: str, segment: Segment, settings: Settings) -> int:
         return 0

@@ -46,8 +46,7 @@ class RecordingSegments(UnwrittenSegments):
     async def still_open(self, topic: TopicName, subscription: str, claims: Collection[Claim]) -> frozenset[Claim]:
         return frozenset()
 
-    async def seek(self, topic: TopicName, subscription: str, segment: Segment, timestamp_ms: int) -> None:
-        self.moves.append((subscription, segment.descriptor, timestamp_ms))
-
-    async def skip_all(self, topic: TopicName, subscription: str, segment: Segment) -> None:
-        self.moves.append((subscription, segment.descriptor, None))
+    async def request_move(
+        self, topic: TopicName, incarnation: str, subscription: str, segment: Segment, to_ms: int | None
+    ) -> None:
+        self.moves.append((subscription, segment.descriptor, to_ms))
