@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator
 
+import hypothesis
 import pytest
 
 from tests.support.processes import ValkeyProcess
@@ -19,6 +20,15 @@ from tests.support.valkeys import (
 # Ignored by whoever started the tests in the background, it would be ignored by all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says something about the machine only.
+hypothesis.settings.register_profile(
+    "patient",
+    parent=hypothesis.settings.get_profile(hypothesis.settings.get_current_profile_name()),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("patient")
 
 STARTERS: dict[str, Callable[[], Topology]] = {
     "standalone": start_standalone,

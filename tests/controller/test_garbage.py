@@ -178,7 +178,7 @@ async def test_a_collector_waits_for_a_store_that_is_away(valkey: ValkeyProcess)
         async def all_gone() -> bool:
             return not await listed(store)
 
-        await eventually(all_gone, within=15)
+        await eventually(all_gone, within=30)
         nursery.cancel_scope.cancel()
 
 

@@ -88,7 +88,7 @@ async def test_who_registers_while_the_leader_retires_is_led(valkey: ValkeyProce
         async def assigned() -> bool:
             return (await subscription_of(second)).consumers["c"].assignment is not None
 
-        await eventually(assigned, within=5)
+        await eventually(assigned, within=30)
 
 
 # Deleted topics.

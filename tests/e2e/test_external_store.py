@@ -106,13 +106,13 @@ async def test_node_is_not_ready_while_its_store_is_away_and_its_watches_go_on_a
                 start=1,
             ):
                 leave()
-                await eventually(lambda: readiness(server) == 503, within=20)
+                await eventually(lambda: readiness(server) == 503, within=30)
                 answer = server.request("GET", f"{SCALABLE}/orders")
                 assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
                 assert answer.json()["reason"]
                 assert server.request("GET", "/healthz").status_code == 200
                 come_back()
-                await eventually(lambda: readiness(server) == 200, within=20)
+                await eventually(lambda: readiness(server) == 200, within=30)
                 server.split("orders", epoch - 1)
                 await until_epoch(client, epoch)
         await assert_serving(server)
@@ -127,12 +127,12 @@ async def test_watch_that_is_opened_while_the_store_is_away_is_answered_when_it_
 ) -> None:
     with VelaServer.start(tmp_path, "--store", fresh_valkey.url, *IMPATIENT) as server:
         fresh_valkey.stop()
-        await eventually(lambda: readiness(server) == 503, within=20)
+        await eventually(lambda: readiness(server) == 503, within=30)
         async with greeted(server) as client:
             await client.send(watch(1, full("orders")))
             assert await client.is_alive()
             fresh_valkey.start()
-            assert (await next_update(client, within=20)).dag.epoch == 0
+            assert (await next_update(client, within=30)).dag.epoch == 0
 
 
 async def test_store_that_was_emptied_under_the_node_is_reported_as_lost(
@@ -145,7 +145,7 @@ async def test_store_that_was_emptied_under_the_node_is_reported_as_lost(
             await next_update(client)
             with redis.Redis(host=HOST, port=fresh_valkey.port) as other:
                 other.flushall()
-            await eventually(lambda: readiness(server) == 503, within=20)
+            await eventually(lambda: readiness(server) == 503, within=30)
             reason = server.request("GET", "/readyz").json()["reason"]
             assert "lost its identity" in reason
             # Nobody is told that its topic is gone: the store is, and that is for people to decide.

@@ -32,8 +32,8 @@ async def test_signal_ends_it_in_order_though_clients_are_connected(tmp_path: Pa
             await watcher.send(watch(1, full("a")))
             await next_update(watcher)
             server.signal(number)
-            assert await watcher.is_hung_up(within=20)
-            assert await idler.is_hung_up(within=20)
+            assert await watcher.is_hung_up(within=30)
+            assert await idler.is_hung_up(within=30)
             outcome = server.wait()
         assert (outcome.code, "Traceback" in outcome.err) == (0, False)
         assert READY.fullmatch(outcome.out), "standard output is the ready line and nothing else"
@@ -106,8 +106,8 @@ async def kill_store(server: VelaServer) -> None:
     """End the embedded store as a crash would, and wait until the server is ready on another one."""
     lost = server.metric("vela_store_connections_lost_total", lane="feed")
     os.kill(server.store_pid, signal.SIGKILL)
-    await eventually(lambda: server.metric("vela_store_connections_lost_total", lane="feed") > lost, within=20)
-    await eventually(lambda: server.request("GET", "/readyz").status_code == 200, within=20)
+    await eventually(lambda: server.metric("vela_store_connections_lost_total", lane="feed") > lost, within=30)
+    await eventually(lambda: server.request("GET", "/readyz").status_code == 200, within=30)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -133,6 +133,6 @@ def test_signal_while_it_waits_for_a_store_ends_it_at_once(tmp_path: Path, numbe
             connection, _ = silent.accept()
             with connection:
                 server.signal(number)
-                outcome = server.wait(within=10)
+                outcome = server.wait(within=30)
             assert (outcome.out, "Traceback" in outcome.err) == ("", False)
             assert outcome.code in {-number, 128 + number, 0}

@@ -25,7 +25,7 @@ VELA: Final = str(Path(sys.executable).with_name("vela"))
 SCALABLE: Final = "/admin/v2/scalable/public/default"
 # Generous, because the machine that runs the tests is busy with other tests.
 START_LIMIT: Final = 30.0
-STOP_LIMIT: Final = 20.0
+STOP_LIMIT: Final = 30.0
 
 READY = re.compile(r"ready (?P<pulsar>pulsar://[^ ]+:\d+) (?P<http>http://[^ ]+:\d+)\n")
 

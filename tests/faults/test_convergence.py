@@ -173,9 +173,9 @@ async def run_turmoil(server: ValkeyProcess, seed: int, seconds: float) -> None:
         turmoil.calm()
         quiet_at = trio.current_time()
         async with open_store(server.url) as store:
-            await eventually(lambda: settled(store, turmoil.views), within=20)
+            await eventually(lambda: settled(store, turmoil.views), within=30)
             took = trio.current_time() - quiet_at
-            await eventually(lambda: not node.readiness() and not other.readiness(), within=20)
+            await eventually(lambda: not node.readiness() and not other.readiness(), within=30)
             await settled(store, turmoil.views)
         _report(turmoil, seed, took)
         check_history(turmoil)

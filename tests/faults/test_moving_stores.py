@@ -46,7 +46,7 @@ async def test_watches_go_on_while_slots_move_to_a_new_primary(fresh_cluster: Cl
                 await moving_writing.until_more(2, [topic])
             await writing.until_more(4, staying)
         await until_in_step(other.store, views)
-        await eventually(lambda: not node.readiness(), within=10)
+        await eventually(lambda: not node.readiness(), within=30)
         assert {str(owner) for owner in node.store.directory.primaries()} >= {f"127.0.0.1:{target.port}"}
         # And by their bells alone, which ring at the new primary now.
         lost = node.feed.counters.lost_bells
@@ -82,7 +82,7 @@ async def test_watches_go_on_while_a_shard_fails_over(fresh_cluster: Cluster) ->
                 before = {view.topic: len(view.updates) for view in views}
                 await writing.until_more(4, spared)
                 await eventually(lambda: any(len(v.updates) > before[v.topic] for v in views if v.topic in spared))
-            await eventually(lambda: not node.readiness(), within=15)
+            await eventually(lambda: not node.readiness(), within=30)
             await hit_writing.until_more(4, hit)
         await until_in_step(other.store, views)
         assert not node.readiness()
@@ -115,7 +115,7 @@ async def test_after_a_fail_over_that_lost_writes_watchers_end_at_what_the_store
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, fresh_replicated.fail_over)
             await eventually(node.readiness)
-        await eventually(lambda: not node.readiness(), within=20)
+        await eventually(lambda: not node.readiness(), within=30)
         await until_in_step(other.store, [*views, view])
         assert view.epochs[-2:] == [3, 1]
         assert {tuple(v.epochs) for v in views} == {(0, 1, 0)}
@@ -149,7 +149,7 @@ async def test_a_creation_and_a_deletion_lost_by_a_fail_over_are_undone_for_watc
         await eventually(lambda: newcomer.updates)
 
         await trio.to_thread.run_sync(fresh_replicated.fail_over)
-        await eventually(lambda: not node.readiness(), within=20)
+        await eventually(lambda: not node.readiness(), within=30)
         # The deleted topic is back as it was, and nobody noticed; the created one is gone and may come back.
         await until_in_step(other.store, [view])
         assert view.epochs == [0, 1]

@@ -54,7 +54,7 @@ class Scene:
         assert not any(view.updates for view in views)
 
     async def until_ready(self) -> None:
-        await eventually(lambda: not self.node.readiness(), within=20)
+        await eventually(lambda: not self.node.readiness(), within=30)
 
 
 @asynccontextmanager
@@ -100,8 +100,8 @@ async def until_followed(node: Node, slot: int, owner: ClusterNode, moves: int) 
         known = node.store.directory.owner(slot)
         return known is not None and known.port == owner.port and node.feed.counters.gaps["moved"] >= moves
 
-    await eventually(followed, within=20)
-    await eventually(lambda: not node.readiness(), within=20)
+    await eventually(followed, within=30)
+    await eventually(lambda: not node.readiness(), within=30)
 
 
 @pytest.mark.slow
@@ -264,7 +264,7 @@ async def test_while_a_shard_is_down_changes_in_the_others_are_told_and_nothing_
     async with scene(cluster.url, *(name for names in by_shard.values() for name in names)) as on:
         mark = on.written.mark(on.views)
         leave(doomed)
-        await eventually(on.node.readiness, within=15)
+        await eventually(on.node.readiness, within=30)
         newcomers = await on.newcomers()
         await change_some(on.written, healthy)
         await on.written.create((name for name in numbered("late", 20) if owner(cluster, name) is not doomed), BLUE)
@@ -308,7 +308,7 @@ async def test_a_shard_that_fails_over_takes_back_what_its_replica_never_had_and
         replica.client().config_set("cluster-replica-no-failover", "yes")
         mark = on.written.mark(on.views)
         doomed.kill()
-        await eventually(on.node.readiness, within=15)
+        await eventually(on.node.readiness, within=30)
         newcomers = await on.newcomers()
         await change_some(on.written, healthy)
         await on.written.until_told(on.views)
@@ -340,7 +340,7 @@ async def test_a_shard_that_changes_its_primary_in_agreement_costs_no_watcher_a_
         mark = on.written.mark(on.views)
         gaps = on.node.feed.counters.gaps.total()
         await trio.to_thread.run_sync(partial(cluster.fail_over, leaving, kill=False))
-        await eventually(lambda: on.node.feed.counters.gaps.total() > gaps, within=20)
+        await eventually(lambda: on.node.feed.counters.gaps.total() > gaps, within=30)
         await on.until_ready()
         await until_equal(on.store, on.views)
         await mark.until_each_change_was_told_once()

@@ -34,7 +34,7 @@ async def test_groups_that_come_together_share_their_reads_and_each_gets_its_own
             await changes.create(topic(f"t-{number}"), 1, {"kind": str(number % kinds), "number": str(number)})
         filters = [{"kind": str(number % kinds), "number": str(number)} for number in range(groups)]
         views = [await viewer.watch(filters=wanted) for wanted in filters]
-        await eventually(lambda: all(view.held is not None for view in views), within=15)
+        await eventually(lambda: all(view.held is not None for view in views), within=30)
         for view in views:
             assert view.held == await stored_names(node.store, view)
         assert node.namespaces.counters.groups == groups
@@ -55,8 +55,8 @@ async def test_a_damaged_index_costs_the_changes_of_its_own_bucket_only(valkey: 
         fresh = {bucket: name for bucket, name in one_per_bucket("fresh").items() if bucket != 5}
         for name in fresh.values():
             await changes.create(name, 1)
-        await eventually(lambda: view.held == {str(name) for name in fresh.values()}, within=15)
+        await eventually(lambda: view.held == {str(name) for name in fresh.values()}, within=30)
         # Repaired, it is as if nothing had been.
         valkey.client().delete(damaged)
         await changes.create(one_per_bucket("fresh")[5], 1)
-        await eventually(lambda: view.held is not None and len(view.held) == keys.BUCKETS, within=15)
+        await eventually(lambda: view.held is not None and len(view.held) == keys.BUCKETS, within=30)

@@ -58,10 +58,10 @@ class Scene:
             await self.changes.split(topic, a_split(stored))
 
     async def until_away(self) -> None:
-        await eventually(self.node.readiness, within=10)
+        await eventually(self.node.readiness, within=30)
 
     async def until_ready(self) -> None:
-        await eventually(lambda: not self.node.readiness(), within=15)
+        await eventually(lambda: not self.node.readiness(), within=30)
 
     async def in_step_and_following(self) -> None:
         """Everybody knows what the store says, hears of the next change, and was never told an error."""
@@ -286,7 +286,7 @@ async def test_watches_of_a_store_that_restarts_empty_hold_until_a_backup_is_res
         fresh_valkey.kill()
         shutil.rmtree(files)
         await trio.to_thread.run_sync(fresh_valkey.start)
-        await eventually(lambda: "identity" in " ".join(on.node.readiness()), within=10)
+        await eventually(lambda: "identity" in " ".join(on.node.readiness()), within=30)
         await trio.sleep(2 * DELETION_NOTICE)
 
         fresh_valkey.kill()

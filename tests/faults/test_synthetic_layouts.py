@@ -127,7 +127,7 @@ async def test_changes_during_an_outage_of_the_store_are_told_after_it(valkey: V
         proxy.cut()
         await classic.grow(ORDERS, 5)
         proxy.accept()
-        await eventually(lambda: told(view) == partitions(5), within=15)
+        await eventually(lambda: told(view) == partitions(5), within=30)
 
 
 async def test_a_watched_namespace_is_not_read_because_of_its_classic_topics(valkey: ValkeyProcess) -> None:

@@ -184,7 +184,7 @@ async def test_a_topic_created_again_within_the_notice_is_an_ordinary_push(topol
         assert (view.last.dag.epoch, len(view.last.dag.segments)) == (0, 3)
         # Once the notice of a later deletion has passed, so has that of the first, and the new topic was not hit by it.
         await changes.delete(OTHER)
-        await eventually(lambda: doomed.errors, within=10)
+        await eventually(lambda: doomed.errors, within=30)
         await changes.split(TOPIC, 1)
         await until_in_step(other.store, [view])
         assert node.hub.counters.deletions == 1

@@ -47,7 +47,7 @@ class Writing:
         self.done: Counter[TopicName] = Counter()
         self.refused = 0
 
-    async def until_more(self, count: int, topics: Sequence[TopicName], within: float = 15.0) -> None:
+    async def until_more(self, count: int, topics: Sequence[TopicName], within: float = 30) -> None:
         """Wait until so many further writes to these topics have succeeded."""
         goal = sum(self.done[topic] for topic in topics) + count
         await eventually(lambda: sum(self.done[topic] for topic in topics) >= goal, within)

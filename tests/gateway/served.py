@@ -78,7 +78,7 @@ class Client:
         while data:
             data = data[await self.sock.send(data) :]
 
-    async def receive(self, within: float = 5.0) -> BaseCommand:
+    async def receive(self, within: float = 30) -> BaseCommand:
         with trio.fail_after(within):
             while not self._received:
                 data = await self.sock.recv(65_536)
@@ -86,7 +86,7 @@ class Client:
                 self._received += [frame.command for frame in self._decoder.receive(data) if isinstance(frame, Frame)]
             return self._received.pop(0)
 
-    async def is_hung_up(self, within: float = 5.0) -> bool:
+    async def is_hung_up(self, within: float = 30) -> bool:
         """Read until the server has closed; whatever it still sent is dropped."""
         with trio.move_on_after(within):
             while True:

@@ -159,7 +159,7 @@ async def test_many_watchers_of_changing_topics_all_end_with_the_same_set(topolo
                     nursery.start_soon(follow, f"public/default/t-.{{1,{number % 3 + 2}}}")
                 for topic in topics[:20]:
                     await classic.create(topic)
-                await eventually(lambda: ready == 30, within=15)
+                await eventually(lambda: ready == 30, within=30)
                 for gone, come in zip(topics[:20], topics[20:], strict=True):
                     await classic.delete(gone)
                     await classic.create(come)

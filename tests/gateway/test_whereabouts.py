@@ -20,7 +20,7 @@ TOPIC: Final = TopicName.scalable("public", "default", "orders")
 # So many that it does not happen that one of two nodes gets none of them.
 SEGMENTS: Final = 32
 # A node that has gone is noticed within a third of its lease of two seconds, one that was killed when that ends.
-LIMIT: Final = 8.0
+LIMIT: Final = 30.0
 
 
 @asynccontextmanager

@@ -293,7 +293,7 @@ async def test_killed_server_is_noticed_and_restarts_on_the_same_address_with_it
     with EmbeddedValkey(tmp_path) as store:
         client_of(store).set("a", "1")
         address, pid = store.url, store.pid
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 ended: list[int] = []
 

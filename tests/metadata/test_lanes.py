@@ -84,7 +84,7 @@ async def test_writes_follow_a_promoted_replica(fresh_replicated: Replicated) ->
 async def test_a_call_gives_up_when_its_patience_is_over(valkey: ValkeyProcess) -> None:
     async with FaultProxy.open(*valkey.address) as proxy, open_store(proxy.url, timeouts=HASTY) as store:
         proxy.stall()
-        with trio.fail_after(5), pytest.raises(StoreUnavailable):
+        with trio.fail_after(30), pytest.raises(StoreUnavailable):
             await store.get(TOPIC)
         proxy.resume()
         assert await store.get(TOPIC) is None
@@ -92,9 +92,9 @@ async def test_a_call_gives_up_when_its_patience_is_over(valkey: ValkeyProcess) 
 
 async def test_a_stalled_lane_does_not_hold_up_another(valkey: ValkeyProcess) -> None:
     async with open_store(valkey.url) as store, trio.open_nursery() as nursery:
-        nursery.start_soon(store.bulk.call, SLOT, "BLPOP", "nothing", 2)
+        nursery.start_soon(store.bulk.call, SLOT, "BLPOP", "nothing", 100)
         await trio.testing.wait_all_tasks_blocked()
-        with trio.fail_after(1):
+        with trio.fail_after(30):
             assert await store.commands.call(SLOT, "PING") == b"PONG"
         nursery.cancel_scope.cancel()
 

@@ -79,7 +79,7 @@ async def test_a_lost_link_fails_all_waiting_calls_at_once(valkey: ValkeyProcess
                 await link.call("PING")
             failures += 1
 
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 for _ in range(100):
                     nursery.start_soon(ask)
@@ -97,7 +97,7 @@ async def test_a_silent_server_counts_as_lost_and_an_idle_one_does_not(valkey: V
         await trio.sleep(0.5)
         assert link.usable
         proxy.stall()
-        with trio.fail_after(5), pytest.raises(LinkLost, match="no answer for"):
+        with trio.fail_after(30), pytest.raises(LinkLost, match="no answer for"):
             await link.call("PING")
 
 

@@ -45,7 +45,7 @@ async def until_replicated(write: Callable[[], Awaitable[None]]) -> None:
             return False
         return True
 
-    await eventually(done, within=20)
+    await eventually(done, within=30)
 
 
 async def link_of(b: LogBench, place: LogPlace = PLACE) -> Link:
@@ -121,7 +121,7 @@ async def test_an_owner_whose_entries_were_lost_by_a_fail_over_learns_of_it_befo
                 return False
             raise RuntimeError("stored behind a hole")
 
-        await eventually(refused, within=20)
+        await eventually(refused, within=30)
         again = await b.open()
         assert (again.state.next, again.state.size) == (1, 3)
         await b.logs.append(again.claim, 1, entries(b"four"), {}, 7)
@@ -189,6 +189,6 @@ async def test_a_lost_connection_leaves_it_open_who_has_what(valkey: ValkeyProce
 async def test_a_limit_beyond_that_of_the_connection_is_cut(valkey: ValkeyProcess) -> None:
     async with log_bench(valkey.url) as b:
         link = await link_of(b)
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             assert await Replication(longest=0.05).confirmed(link, 1, 3_600) == 0
         assert link.usable

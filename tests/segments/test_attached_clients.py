@@ -24,7 +24,7 @@ from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
 
 ROUND: Final = 0.2
-LIMIT: Final = 20.0
+LIMIT: Final = 30.0
 TOPIC: Final = TopicName.classic("public", "default", "orders")
 
 

@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 
 ADMIN: Final = "/admin/v2"
 TOPIC_PATH: Final = f"{ADMIN}/scalable/public/default/{TOPIC.local}"
-LIMIT: Final = 20.0
+LIMIT: Final = 30.0
 
 Pair = tuple[Node, Node]
 

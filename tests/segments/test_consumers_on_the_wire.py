@@ -23,7 +23,7 @@ from tests.support.nodes import created_classic, running_node, transitions_of
 from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
 
-LIMIT: Final = 20.0
+LIMIT: Final = 30.0
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from tests.support.logs import PLACE, TOPIC, A, B, LogBench, log_bench
 from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
 
-LIMIT: Final = 10.0
+LIMIT: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)

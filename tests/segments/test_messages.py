@@ -26,7 +26,7 @@ from tests.support.waiting import eventually
 
 TOPIC: Final = TopicName.scalable("public", "default", "orders")
 CLASSIC: Final = "persistent://public/default/classic"
-LIMIT: Final = 20.0
+LIMIT: Final = 30.0
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from tests.support.processes import ValkeyProcess
 from tests.support.proxy import FaultProxy
 from tests.support.waiting import eventually
 
-LIMIT = 10.0
+LIMIT = 30.0
 # What a receipt says of a message that is stored at a place which nobody remembers.
 NOWHERE = 2**64 - 1
 

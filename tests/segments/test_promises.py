@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 
 # Whatever is done by a clock comes too late.
 HOUR: Final = 3_600.0
-LIMIT: Final = 20.0
+LIMIT: Final = 30.0
 # Promised to watchers and to consumers.
 LAYOUT_TOLD: Final = 0.5
 CHILDREN_RELEASED: Final = 1.0

@@ -198,7 +198,7 @@ async def test_full_store_refuses_messages_and_takes_them_again_when_there_is_ro
 async def test_two_nodes_serve_a_log_one_after_the_other(valkey: ValkeyProcess) -> None:
     async with running_node(valkey.url) as first, running_node(valkey.url) as second:
         await transitions_of(first).create(TOPIC, 1)
-        await eventually(lambda: all(len(node.peers.nodes) == 2 for node in (first, second)), within=20)
+        await eventually(lambda: all(len(node.peers.nodes) == 2 for node in (first, second)), within=30)
         urls = {await node.data.hosting.url_of(SEGMENT) for node in (first, second)}
         assert len(urls) == 1
         owner, other = (first, second) if urls == {first.pulsar_url} else (second, first)
@@ -237,15 +237,15 @@ async def test_message_that_too_few_replicas_have_is_refused_and_keeps_its_place
         await producer(client)
         # The others wait behind the first, and are not stored.
         await client.send(b"".join(message(number) for number in range(10)))
-        refused = [(await client.receive(within=20)).send_error for _ in range(10)]
+        refused = [(await client.receive(within=30)).send_error for _ in range(10)]
         assert [(it.sequence_id, it.error) for it in refused] == [(n, api.PersistenceError) for n in range(10)]
         impatient = await connected(node)
         await producer(impatient, epoch=1)
         await impatient.send(message(0))
-        assert (await impatient.receive(within=20)).send_error.error == api.PersistenceError, "it is not safer now"
+        assert (await impatient.receive(within=30)).send_error.error == api.PersistenceError, "it is not safer now"
         host, port = valkey.address
         with ValkeyProcess(replicaof=f"{host} {port}").start() as replica:
-            await eventually(lambda: replica.info("replication")["master_link_status"] == "up", within=20)
+            await eventually(lambda: replica.info("replication")["master_link_status"] == "up", within=30)
             again = await connected(node)
             await producer(again, epoch=2)
             await again.send(message(0))

@@ -25,7 +25,7 @@ from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
 
 ROUND: Final = 0.2
-LIMIT: Final = 20.0
+LIMIT: Final = 30.0
 BODY: Final = b"x" * 100
 SEGMENTS: Final = ("0000-7fff-0", "8000-ffff-1")
 

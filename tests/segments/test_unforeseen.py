@@ -29,7 +29,7 @@ from tests.support.logs import log_bench
 from tests.support.nodes import running_node, transitions_of
 from tests.support.processes import ValkeyProcess
 
-LIMIT: Final = 10.0
+LIMIT: Final = 30.0
 
 
 class BrokenLog(SlowLog):

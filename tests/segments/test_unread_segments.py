@@ -14,7 +14,7 @@ from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
 
 TOPIC: Final = TopicName.scalable("public", "default", "orders")
-LIMIT: Final = 20.0
+LIMIT: Final = 30.0
 
 
 async def take(consumer: client.TopicConsumer, count: int) -> list[bytes]:

@@ -94,7 +94,7 @@ async def test_a_registration_under_a_session_that_is_lost_meanwhile_ends_under_
             return {c.attachment.node for c in (await stored(node)).consumers.values()} == {mine}
 
         await until_shared([steady, late], range(4))
-        await eventually(attached_to_this_session, within=5)
+        await eventually(attached_to_this_session, within=30)
         await transitions_of(node).split(TOPIC, 0)
         await until_shared([steady, late], [1, 2, 3, 4, 5])
         assert counters(node).evictions == 0
@@ -151,7 +151,7 @@ async def test_all_subscriptions_of_a_topic_that_the_store_lost_are_registered_a
         async def registered() -> bool:
             return await Registrations(node.store).names(TOPIC) == ["s", "t"]
 
-        await eventually(registered, within=5)
+        await eventually(registered, within=30)
         await transitions_of(node).split(TOPIC, 0)
         for consumer in consumers:
             await until_shared([consumer], [1, 2, 3, 4, 5])
@@ -236,8 +236,8 @@ async def test_leaving_is_confirmed_although_the_session_was_lost_meanwhile(valk
         # The call that is under way is given up after a second.
         await trio.sleep(1.5)
         proxy.cut_before_reply(lambda request: False, times=0)
-        await until_shared([steady], range(4), within=5)
-        await far.until_confirmed(request, within=5)
+        await until_shared([steady], range(4), within=30)
+        await far.until_confirmed(request, within=30)
 
 
 # Trouble with the store.

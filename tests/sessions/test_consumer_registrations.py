@@ -215,7 +215,7 @@ async def test_leaving_while_the_registration_is_on_its_way_is_leaving(valkey: V
         proxy.resume()
         await far.until_confirmed(request)
         await eventually(lambda: node.consumers.counters.attached == 1)
-        await until_gone(witness, "hasty", within=5)
+        await until_gone(witness, "hasty", within=30)
         await until_shared([other], range(4))
 
 

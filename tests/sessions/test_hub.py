@@ -77,7 +77,7 @@ class Peer:
         self._received: list[api.CommandScalableTopicUpdate] = []
 
     async def next(self) -> api.CommandScalableTopicUpdate:
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while not self._received:
                 await trio.lowlevel.wait_readable(self.sock)
                 self._take()

@@ -53,7 +53,7 @@ class Line:
 
     async def read(self, length: int) -> bytes:
         taken = b""
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while len(taken) < length:
                 await trio.lowlevel.wait_readable(self.peer)
                 taken += self.take(length - len(taken))
@@ -350,7 +350,7 @@ async def test_dropping_all_that_was_queued_does_not_stall_the_connection(line: 
     line.fill()
     outbox.push(state("a"), 1)
     outbox.drop(1)
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         await outbox.wait_sent()
     assert not outbox.closed
     assert line.counters.stalls == 0
@@ -392,7 +392,7 @@ async def test_too_many_waiting_replies_congest_the_connection_until_they_are_re
         replies += 1
     assert replies < 100
     nursery.start_soon(line.read, 2 * FRAME + 4 * replies)
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         await outbox.wait_drained()
     assert not outbox.congested
 
@@ -402,7 +402,7 @@ async def test_closing_wakes_who_waits_for_the_backlog(line: Line, nursery: trio
     outbox.reply(b"r" * FRAME)
     outbox.reply(b"more")
     assert outbox.congested
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with trio.open_nursery() as waiting:
             waiting.start_soon(outbox.wait_drained)
             waiting.start_soon(outbox.wait_sent)
@@ -411,7 +411,7 @@ async def test_closing_wakes_who_waits_for_the_backlog(line: Line, nursery: trio
 
 
 async def test_close_wakes_the_parked_writer_and_frees_the_socket(line: Line) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with trio.open_nursery() as writers:  # leaves only when no writer is left
             outbox = line.outbox(writers)
             outbox.push(state("a", FRAME), 1)
@@ -422,7 +422,7 @@ async def test_close_wakes_the_parked_writer_and_frees_the_socket(line: Line) ->
 
 
 async def test_writer_that_had_not_started_yet_ends_when_the_connection_is_closed(line: Line) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with trio.open_nursery() as writers:
             outbox = line.outbox(writers)
             outbox.push(state("a", FRAME), 1)

@@ -135,7 +135,7 @@ async def test_peers_get_whole_frames_gapless_replies_and_the_newest_states(seed
 
         for peer in peers:
             peer.hurry = True
-        with trio.fail_after(20):
+        with trio.fail_after(30):
             for outbox in outboxes:
                 await outbox.wait_sent()
         for outbox in outboxes:

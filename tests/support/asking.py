@@ -16,7 +16,7 @@ from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from tests.gateway.served import Client, connect_frame
 
-WITHIN = 15.0
+WITHIN = 30.0
 
 
 class Asker:

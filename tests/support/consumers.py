@@ -31,7 +31,7 @@ Assignment = api.ScalableConsumerAssignment
 STREAM: Final = api.STREAM
 CHECKPOINT: Final = api.CHECKPOINT
 # A registration, a decision, a read-back and a few pauses in between, on a busy machine.
-LIMIT: Final = 15.0
+LIMIT: Final = 30.0
 
 
 class RegisteredConsumer:

@@ -37,7 +37,7 @@ PROBE_INTERVAL: Final = 0.2
 DELETION_NOTICE: Final = 0.5
 STORE_TIMEOUT: Final = 0.5
 # What a read-back, a reconnect and a creation may add up to on a busy machine, each after its longest pause.
-CONVERGENCE_LIMIT: Final = 15.0
+CONVERGENCE_LIMIT: Final = 30.0
 
 _SETTINGS: Final = Settings(
     listen=HostPort(HOST, 0),

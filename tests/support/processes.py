@@ -24,7 +24,7 @@ from tests.support.waiting import Never, wait_until
 # servers may be started from any thread (trio's worker threads end when idle).
 _forks = ThreadPoolExecutor(1, thread_name_prefix="valkey-forks")
 
-START_LIMIT = 20.0
+START_LIMIT = 30.0
 CONFIG_NAME = "server.conf"
 EMPTY = '""'
 

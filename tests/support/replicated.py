@@ -94,7 +94,7 @@ class Replicated(Topology):
         return True
 
     def _wait_in_step(self) -> None:
-        wait_until(lambda: replica_is_in_step(self.replica), within=20)
+        wait_until(lambda: replica_is_in_step(self.replica), within=30)
         self.replica.forget_connections()
 
     def _wait_for_promotion(self) -> None:
@@ -103,7 +103,7 @@ class Replicated(Topology):
         def promoted() -> bool:
             return self.announced_port() == expected.port and expected.info("replication")["role"] == "master"
 
-        wait_until(promoted, within=20)
+        wait_until(promoted, within=30)
         self.primary, self.replica = self.replica, self.primary
         self.primary.forget_connections()
 

@@ -36,7 +36,7 @@ async def test_cut_closes_open_connections_and_takes_new_ones(valkey: ValkeyProc
         stream = await trio.open_tcp_stream(*proxy.address)
         await eventually(lambda: proxy.open_connections == 1)
         proxy.cut()
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             assert await stream.receive_some() == b""
         await eventually(lambda: proxy.open_connections == 0)
         assert await ask(client_of(proxy.url), "PING") is True
@@ -64,7 +64,7 @@ async def test_cut_before_reply_delivers_earlier_answers_and_drops_later_request
             b"*3\r\n$3\r\nSET\r\n$5\r\nlater\r\n$1\r\n1\r\n"
         )
         received = b""
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while data := await stream.receive_some():
                 received += data
         assert received == b"+PONG\r\n"
@@ -82,7 +82,7 @@ async def test_stall_keeps_connections_open_and_silent_until_resume(valkey: Valk
         assert silence.cancelled_caught
         assert proxy.open_connections == 1
         proxy.resume()
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             assert await stream.receive_some() == b"+PONG\r\n"
 
 
@@ -113,7 +113,7 @@ async def test_swallowed_bells_are_lost_while_answers_and_receipts_pass(valkey: 
             found, received = received, b""
             return found
 
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             assert b"psubscribe" in await read_until(b"+PONG\r\n")
             valkey.client().set("k", 1)
             await stream.send_all(b"*2\r\n$4\r\nECHO\r\n$4\r\ndone\r\n")

@@ -10,6 +10,8 @@ import trio
 T = TypeVar("T")
 
 POLL_INTERVAL = 0.005
+# For what takes milliseconds on a quiet machine: nobody waits for it in vain unless the test fails.
+PATIENCE = 30.0
 
 
 class Never(AssertionError):
@@ -20,7 +22,7 @@ class Never(AssertionError):
 async def eventually(predicate: Callable[[], Awaitable[T]], within: float = ...) -> T: ...
 @overload
 async def eventually(predicate: Callable[[], T], within: float = ...) -> T: ...
-async def eventually(predicate: Callable[[], Any], within: float = 5.0) -> Any:
+async def eventually(predicate: Callable[[], Any], within: float = PATIENCE) -> Any:
     """Poll until `predicate` (plain or async) returns something true, and return that.
 
     An `AssertionError` in it means "not yet", so it may be written as assertions that return True.
@@ -40,7 +42,7 @@ async def eventually(predicate: Callable[[], Any], within: float = 5.0) -> Any:
         await trio.sleep(POLL_INTERVAL)
 
 
-def wait_until(predicate: Callable[[], T], within: float = 10.0) -> T:
+def wait_until(predicate: Callable[[], T], within: float = PATIENCE) -> T:
     """The blocking form of `eventually`, for code that drives server processes."""
     deadline = time.monotonic() + within
     while not (value := predicate()):

@@ -137,7 +137,7 @@ async def test_answer_comes_through_while_the_body_fills_the_queue() -> None:
 
     admission = Admission(Echo(), AdmissionLimits(max_body=1))
     scope = cast(Scope, {"type": "http", "path": "/", "headers": []})
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(body)
             await admission(scope, take.receive, send)

@@ -215,7 +215,7 @@ async def test_a_lost_connection_is_a_gap_with_a_base_after_it(valkey: ValkeyPro
         proxy.cut()
         await other.create(TOPIC, value_of(2), [])
         proxy.accept()
-        await eventually(lambda: recorder.counters.bases == 2, within=15)
+        await eventually(lambda: recorder.counters.bases == 2, within=30)
     events = events_of(tmp_path)
     assert [event.kind for event in events] == [Kind.GAP, Kind.BASE_END, Kind.GAP, Kind.BASE, Kind.BASE_END]
     assert [event.detail for event in events if event.kind == Kind.GAP] == ["start", "connection"]
@@ -257,8 +257,8 @@ async def test_a_damaged_log_of_an_earlier_recorder_costs_only_what_is_damaged(
     async with recording_store(valkey.url, Plan(directory)) as (store, recorder):
         await store.create(TOPIC, value_of(), [])
         await written(recorder, 3)
-        await eventually(lambda: open_trace(directory).manifest.damaged, within=20)
-        await eventually(lambda: len(open_trace(directory).files) == 2, within=20)
+        await eventually(lambda: open_trace(directory).manifest.damaged, within=30)
+        await eventually(lambda: len(open_trace(directory).files) == 2, within=30)
     trace = open_trace(directory)
     [damage] = trace.manifest.damaged
     assert trace.logs == ()
@@ -284,7 +284,7 @@ async def test_parts_are_rotated_by_size(valkey: ValkeyProcess, tmp_path: Path) 
 async def test_parts_are_rotated_by_time_and_sealed_meanwhile(valkey: ValkeyProcess, tmp_path: Path) -> None:
     plan = Plan(tmp_path, limits=PartLimits(1 << 30, 0.2))
     async with recording_store(valkey.url, plan):
-        await eventually(lambda: len(open_trace(tmp_path).files) == 1, within=20)
+        await eventually(lambda: len(open_trace(tmp_path).files) == 1, within=30)
 
 
 async def test_pseudonyms_stand_for_all_names(valkey: ValkeyProcess, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ async def test_every_change_in_every_bucket_is_recorded_in_order(topology: Topol
     topics = one_in_each_bucket()
     async with open_store(topology.url) as store, following(topology.url, Plan(tmp_path)) as recorder:
         await store.ensure_namespace(NAMESPACE)
-        await eventually(lambda: is_based(tmp_path), within=20)
+        await eventually(lambda: is_based(tmp_path), within=30)
         lives = await live_together(store, topics, tmp_path)
         assert (recorder.counters.dropped, recorder.counters.values_missing) == (0, 0)
     events = events_of(tmp_path)
@@ -120,7 +120,7 @@ async def test_topics_of_every_server_are_the_base(topology: Topology, tmp_path:
         for topic in topics:
             await store.create(topic, value_of(1), [])
     async with following(topology.url, Plan(tmp_path)):
-        await eventually(lambda: is_based(tmp_path), within=20)
+        await eventually(lambda: is_based(tmp_path), within=30)
     base = [event for event in events_of(tmp_path) if event.kind == Kind.BASE]
     assert {(event.topic, event.epoch, event.value) for event in base} == {
         (topic.local, 1, value_of(1)) for topic in topics
@@ -131,7 +131,7 @@ async def test_a_server_records_every_kind_of_store(topology: Topology, tmp_path
     topics = one_in_each_bucket()[::8]
     async with running_node(topology.url, record=tmp_path) as node:
         await node.store.ensure_namespace(NAMESPACE)
-        await eventually(lambda: is_based(tmp_path), within=20)
+        await eventually(lambda: is_based(tmp_path), within=30)
         lives = await live_together(node.store, topics, tmp_path)
     assert lives_in(events_of(tmp_path)) == lives
     check_values(events_of(tmp_path), len(topics))
@@ -145,10 +145,10 @@ async def test_a_shard_that_fails_over_is_a_gap_of_its_buckets_and_a_base_of_the
     buckets = {bucket for bucket in range(keys.BUCKETS) if fresh_cluster.owner(keys.BUCKET_SLOTS[bucket]) is doomed}
     async with open_store(fresh_cluster.url) as store, following(fresh_cluster.url, Plan(tmp_path)):
         await store.ensure_namespace(NAMESPACE)
-        await eventually(lambda: is_based(tmp_path), within=20)
+        await eventually(lambda: is_based(tmp_path), within=30)
         for topic in topics:
             await store.create(topic, value_of(), [])
-        await eventually(lambda: len(lives_in(events_of(tmp_path))) == len(topics), within=20)
+        await eventually(lambda: len(lives_in(events_of(tmp_path))) == len(topics), within=30)
         before = len(events_of(tmp_path))
         await trio.to_thread.run_sync(fresh_cluster.fail_over, doomed)
         await eventually(lambda: buckets_of(events_of(tmp_path)[before:], Kind.BASE_END) >= buckets, within=30)
@@ -156,7 +156,7 @@ async def test_a_shard_that_fails_over_is_a_gap_of_its_buckets_and_a_base_of_the
         assert stored is not None
         await store.replace(topics[0], stored.version, value_of(1))
         changed = (Kind.CHANGED, stored.version.number + 1)
-        await eventually(lambda: changed in lives_in(events_of(tmp_path))[topics[0].local], within=20)
+        await eventually(lambda: changed in lives_in(events_of(tmp_path))[topics[0].local], within=30)
     after = events_of(tmp_path)[before:]
     assert buckets_of(after, Kind.GAP) >= buckets
     based = {event.topic for event in after if event.kind == Kind.BASE}

@@ -17,7 +17,7 @@ from tests.protocol.client.producer_scripts import layout_of
 from tests.protocol.client.scripted_server import TOPIC, Peer, deleted, scripted_server
 from tests.support.waiting import eventually
 
-LIMIT = 10
+LIMIT = 30.0
 
 
 def segment_topic(segment_id: int) -> str:

@@ -17,7 +17,7 @@ from tests.protocol.client.producer_scripts import Sent, layout_of, producer_suc
 from tests.protocol.client.scripted_server import TOPIC, Peer, scripted_server
 from tests.support.waiting import eventually
 
-LIMIT = 10
+LIMIT = 30.0
 
 
 class ProducerServer:

@@ -17,7 +17,7 @@ from tests.protocol.client.producer_scripts import LEDGER
 from tests.protocol.client.scripted_server import TOPIC, scripted_server
 from tests.support.waiting import eventually
 
-LIMIT = 10
+LIMIT = 30.0
 PLAIN = "persistent://public/default/p"
 EARLIEST = 2**64 - 1
 

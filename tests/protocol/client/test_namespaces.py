@@ -24,7 +24,7 @@ from tests.protocol.client.scripted_server import NAMESPACE, Peer, diff, scripte
 from tests.support.waiting import eventually
 
 # Generous: it only decides how long a failing test takes.
-LIMIT = 10
+LIMIT = 30.0
 
 
 def whole(*topics: str) -> Snapshot:

@@ -43,7 +43,7 @@ from tests.protocol.client.producer_scripts import LEDGER, SEGMENT, end_politely
 from tests.protocol.client.scripted_server import Peer, Script, scripted_server
 from tests.support.waiting import eventually
 
-LIMIT = 10
+LIMIT = 30.0
 
 
 @asynccontextmanager

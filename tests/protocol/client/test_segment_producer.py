@@ -41,7 +41,7 @@ from tests.protocol.client.producer_scripts import (
 )
 from tests.protocol.client.scripted_server import Peer, Script, scripted_server
 
-LIMIT = 10
+LIMIT = 30.0
 
 
 @asynccontextmanager

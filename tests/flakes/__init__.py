@@ -1,0 +1,1 @@
+"""Finds tests that chance decides: runs them many times, in random order, alone and beside busy loops."""
