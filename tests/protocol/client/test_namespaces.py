@@ -5,6 +5,7 @@ import trio
 import trio.testing
 
 from protocol import replies
+from protocol.backoff import Backoff
 from protocol.client import (
     BadServiceUrl,
     Change,
@@ -161,6 +162,42 @@ async def test_a_lost_connection_is_replaced_and_the_hash_of_the_set_is_sent() -
     assert not requests[0].HasField("current_hash")
     assert requests[1].current_hash == topic_set_hash(["a", "b"])
     assert states == ["connected", "reconnecting", "connected"]
+
+
+async def test_many_silent_reconnects_in_a_row_never_make_the_watch_wait_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Noting(Backoff):
+        def next(self) -> float:
+            was_fresh.append(self.fresh)
+            return super().next()
+
+    async def first(peer: Peer) -> None:
+        await peer.open_namespace_watch()
+        await peer.send(snapshot(["a"]))
+        await delivered.wait()
+
+    async def silent(peer: Peer) -> None:
+        hashes.append((await peer.open_namespace_watch()).current_hash)
+        await peer.until_read()  # the hash is right, so it is told nothing
+
+    async def last(peer: Peer) -> None:
+        await peer.open_namespace_watch()
+        await peer.send(snapshot(["b"]))
+        await peer.until_gone()
+
+    was_fresh: list[bool] = []
+    hashes: list[str] = []
+    delivered = trio.Event()
+    monkeypatch.setattr("protocol.client.reconnecting.Backoff", Noting)
+    async with scripted_server(first, *[silent] * 6, last) as server:
+        with trio.fail_after(LIMIT):
+            async with watch_namespace(server.url, NAMESPACE) as events:
+                assert await anext(events) == whole("a")
+                delivered.set()
+                assert await anext(events) == whole("b")
+    assert hashes == [topic_set_hash(["a"])] * 6
+    assert was_fresh == [True] * 7
 
 
 async def test_the_hash_covers_changes_that_were_not_delivered_yet_and_those_are_not_lost() -> None:
