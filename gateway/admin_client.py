@@ -119,8 +119,9 @@ class AdminClient:
         """The subscriptions by name, in JSON."""
         return self._call("GET", f"{_topic(topic)}/subscriptions")
 
-    def create_subscription(self, topic: TopicName, name: str, kind: str) -> None:
-        self._call("PUT", _subscription(topic, name), params=[("type", kind)])
+    def create_subscription(self, topic: TopicName, name: str, kind: str | None = None) -> None:
+        """Without a type its first consumer decides."""
+        self._call("PUT", _subscription(topic, name), params=[("type", kind)] if kind is not None else [])
 
     def delete_subscription(self, topic: TopicName, name: str, *, force: bool = False) -> None:
         self._call("DELETE", _subscription(topic, name), params=_forced(force))

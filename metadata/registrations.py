@@ -299,8 +299,8 @@ class Registrations:
         return await self._create_subscription(topic, name, kind, Settings(now_ms, from_start=from_start))
 
     async def provide_subscription(self, topic: TopicName, name: str, now_ms: int) -> None:
-        """See that there is a subscription, of whichever type; a new one has everything unread, and gets its type from
-        who uses it first."""
+        """See that there is a subscription with cursors, of whichever type; a new one has everything unread, and its
+        type stays open until somebody uses it."""
         settings = Settings(now_ms, from_start=True, migrated=True)
         await self._create_subscription(topic, name, SubscriptionType.QUEUE, settings, any_type=True)
 
@@ -331,6 +331,8 @@ class Registrations:
             raise TopicMissing(f"Scalable topic not found: {topic}. Check its name, or create it.")
         if outcome == b"mismatch":
             raise _mismatch(name, found.decode())
+        if any_type and is_checkpoint(entry):
+            raise _mismatch(name, SubscriptionType.CHECKPOINT)
         return settings_of(entry)
 
     async def delete_subscription(

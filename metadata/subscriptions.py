@@ -37,7 +37,8 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     created_at_ms: int = msgspec.field(default=0, name="createdAtMs")
     created_at_epoch: int | None = msgspec.field(default=None, name="createdAtEpoch")  # of the layout; by the store
     from_start: bool = msgspec.field(default=False, name="fromStart")  # segments it was never at begin unread
-    migrated: bool = False  # from a classic topic or asked for by a producer, and not used since: its type is open
+    # Its type is open: from a classic topic, asked for by a producer or created without one, and not used since.
+    migrated: bool = False
 
 
 class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -97,6 +98,11 @@ class Subscription:
     generation: int = 0
     drained: frozenset[int] = frozenset()
     consumers: Mapping[str, Consumer] = field(default_factory=dict)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its type does not count yet: whoever uses it first decides."""
+        return self.settings.migrated
 
 
 @dataclass(frozen=True, slots=True)

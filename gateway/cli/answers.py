@@ -65,12 +65,17 @@ class ConsumerStats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):
-    type: str
+    type: str | None
     consumers: tuple[ConsumerStats, ...] = ()
     drained_segment_ids: frozenset[int] = frozenset()
     msg_backlog: int = 0
     unacked_messages: int = 0
     msg_rate_out: float = 0.0
+
+    @property
+    def assigns_segments(self) -> bool:
+        """Whether each segment is one consumer's; not in a queue, and not known before the first consumer."""
+        return self.type not in (QUEUE, None)
 
 
 class ProducerStats(msgspec.Struct, frozen=True, rename="camel"):
@@ -99,7 +104,7 @@ class ClassicTopic(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SubscriptionSummary(msgspec.Struct, frozen=True, rename="camel"):
-    type: str
+    type: str | None
     created_at_ms: int
     consumers: int
 
@@ -146,12 +151,17 @@ def read(client: AdminClient, content: bytes, kind: type[Answer], what: str) -> 
         raise AdminError(f"{client.url} answered with something that is no {what}: is it a Vela?") from None
 
 
+def type_in_words(kind: str | None) -> str:
+    """The type of a subscription as it is shown; it is open until the first consumer decides."""
+    return "open" if kind is None else kind.lower()
+
+
 def unassigned(stats: TopicStats, subscription: SubscriptionStats) -> list[int]:
     """The segments that no consumer of a subscription has, without those that hold nothing more for it.
 
     Consumers of a queue share all of them.
     """
-    if subscription.type == QUEUE:
+    if not subscription.assigns_segments:
         return []
     taken = {segment_id for consumer in subscription.consumers for segment_id in consumer.segment_ids}
     taken |= subscription.drained_segment_ids

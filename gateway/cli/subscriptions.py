@@ -36,7 +36,7 @@ class Kind(StrEnum):
 @app.command("list")
 def list_subscriptions(topic: Topic, as_json: Json = False, admin_url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
     """List the subscriptions of a topic with their types."""
-    from gateway.cli.answers import SubscriptionSummary, read
+    from gateway.cli.answers import SubscriptionSummary, read, type_in_words
 
     name = parse_topic(topic)
     with admin_client(admin_url) as client:
@@ -48,7 +48,10 @@ def list_subscriptions(topic: Topic, as_json: Json = False, admin_url: AdminUrl 
         made = table("subscription", "type", "consumers", "created", right=("consumers",), whole=("type", "created"))
         for subscription, summary in found.items():
             made.add_row(
-                cell(subscription), cell(summary.type.lower()), str(summary.consumers), moment(summary.created_at_ms)
+                cell(subscription),
+                cell(type_in_words(summary.type)),
+                str(summary.consumers),
+                moment(summary.created_at_ms),
             )
         print_parts(made)
 
@@ -58,21 +61,22 @@ def create(
     topic: Topic,
     subscription: Subscription,
     kind: Annotated[
-        Kind,
+        Kind | None,
         typer.Option(
             "--type",
             "-t",
             case_sensitive=False,
-            help="stream: every segment goes to one consumer, in order; queue: all consumers share all segments.",
+            help="stream: every segment goes to one consumer, in order; queue: all consumers share all segments. "
+            "Without it the first consumer decides.",
         ),
-    ] = Kind.STREAM,
+    ] = None,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Create a subscription; one that is there with the same type stays as it is."""
+    """Create a subscription; one that is there with the same type, or with any if none is given, stays as it is."""
     name, chosen = parse_topic(topic), parse_subscription(subscription)
     with admin_client(admin_url) as client:
-        client.create_subscription(name, chosen, kind.name)
-    print(f"{name} has the {kind} subscription {shown(chosen)} now.")
+        client.create_subscription(name, chosen, kind.name if kind is not None else None)
+    print(f"{name} has the {f'{kind} ' if kind is not None else ''}subscription {shown(chosen)} now.")
 
 
 @app.command()

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.answers import QUEUE, LayoutStats, SubscriptionStats, TopicStats, unassigned
+from gateway.cli.answers import QUEUE, LayoutStats, SubscriptionStats, TopicStats, type_in_words, unassigned
 from gateway.cli.terminal import amount, cell, is_narrow, moment, per_second, table
 
 # With fewer columns, the type of a subscription stands below its name, and both only once.
@@ -77,7 +77,7 @@ def subscription_table(stats: TopicStats) -> RenderableType:
         connected = sum(consumer.connected for consumer in subscription.consumers)
         made.add_row(
             cell(name),
-            cell(subscription.type.lower()),
+            cell(type_in_words(subscription.type)),
             f"{subscription.msg_backlog:,}",
             f"{subscription.unacked_messages:,}",
             per_second(subscription.msg_rate_out),
@@ -95,11 +95,11 @@ def consumer_table(stats: TopicStats, subscriptions: Mapping[str, SubscriptionSt
         made = table("subscription", "type", *headings, whole=whole)
         for name, subscription in subscriptions.items():
             for cells in _rows(stats, subscription):
-                made.add_row(cell(name), cell(subscription.type.lower()), *cells)
+                made.add_row(cell(name), cell(type_in_words(subscription.type)), *cells)
         return made
     made = table("subscription", *headings, whole=whole)
     for name, subscription in subscriptions.items():
-        title = Text("\n").join((cell(name), cell(subscription.type.lower(), "dim")))
+        title = Text("\n").join((cell(name), cell(type_in_words(subscription.type), "dim")))
         for cells in _rows(stats, subscription):
             made.add_row(title, *cells)
             title = Text()
@@ -138,7 +138,7 @@ def _rows(stats: TopicStats, subscription: SubscriptionStats) -> Iterator[tuple[
 
 def _waiting(stats: TopicStats, subscription: SubscriptionStats) -> str:
     """How many segments hold or take messages that no consumer gets; nothing for a queue, where that cannot be."""
-    return "" if subscription.type == QUEUE else str(len(unassigned(stats, subscription)))
+    return str(len(unassigned(stats, subscription))) if subscription.assigns_segments else ""
 
 
 def _segments(layout: LayoutStats, segment_ids: Iterable[int]) -> str:

@@ -44,12 +44,17 @@ def moment(request: AnyRequest, name: str) -> int:
     return int(text)
 
 
-def subscription_type(request: AnyRequest, name: str) -> SubscriptionType:
+def subscription_type(request: AnyRequest, name: str) -> SubscriptionType | None:
+    """None where it is left to the first consumer."""
     text = _only(request, name)
+    if text is None:
+        return None
     for kind in (SubscriptionType.STREAM, SubscriptionType.QUEUE):
-        if text in (kind, None):
+        if text == kind:
             return kind
-    raise InvalidParameter(f"{name} cannot be {_shown(text or '')}: give STREAM or QUEUE.")
+    raise InvalidParameter(
+        f"{name} cannot be {_shown(text)}: give STREAM or QUEUE, or leave it out and its first consumer decides."
+    )
 
 
 def checked_subscription(text: str) -> str:

@@ -65,9 +65,12 @@ class PartitionedTopicMetadata(msgspec.Struct, frozen=True):
 
 
 class SubscriptionInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """A subscription, and how many consumers are registered at it, connected or not."""
+    """A subscription, and how many consumers are registered at it, connected or not.
 
-    type: Literal["STREAM", "QUEUE", "CHECKPOINT"]
+    `type` is null until its first consumer decides.
+    """
+
+    type: Literal["STREAM", "QUEUE", "CHECKPOINT"] | None
     created_at_ms: int
     consumers: int
 
@@ -159,10 +162,11 @@ class ConsumerStats(msgspec.Struct, frozen=True, rename="camel"):
 class SubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):
     """`segments` has those where there is something to tell, `drained_segment_ids` sealed ones with nothing left.
 
-    `msg_backlog` and `message_ack_rate` count entries, of which a batch is one; `backlog_size` is an estimate.
+    `msg_backlog` and `message_ack_rate` count entries, of which a batch is one; `backlog_size` is an estimate. `type`
+    is null until the first consumer decides.
     """
 
-    type: Literal["STREAM", "QUEUE", "CHECKPOINT"]
+    type: Literal["STREAM", "QUEUE", "CHECKPOINT"] | None
     segments: dict[str, SubscriptionSegmentStats]
     consumers: list[ConsumerStats]
     drained_segment_ids: list[int]

@@ -145,7 +145,7 @@ def _subscription(
     # Assigned to somebody, but pruned meanwhile.
     segments |= {gone: SubscriptionSegmentStats(consumer_count=assigned[gone]) for gone in assigned.keys() - figures}
     return SubscriptionStats(
-        type=subscription.type.value,
+        type=None if subscription.is_open else subscription.type.value,
         segments={str(segment_id): it for segment_id, it in sorted(segments.items()) if it != nothing},
         consumers=consumers,
         drained_segment_ids=sorted(subscription.drained),

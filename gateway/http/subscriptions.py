@@ -20,7 +20,7 @@ from layout import records
 
 SUBSCRIPTIONS: Final = f"{TOPIC}/subscriptions"
 SUBSCRIPTION: Final = f"{SUBSCRIPTIONS}/{{subscription:str}}"
-TYPE: Final = Schema(type=OpenAPIType.STRING, enum=["STREAM", "QUEUE"], default="STREAM")
+TYPE: Final = Schema(type=OpenAPIType.STRING, enum=["STREAM", "QUEUE"])
 
 
 class SubscriptionRoutes(Controller):
@@ -33,7 +33,9 @@ class SubscriptionRoutes(Controller):
         """By name. A CHECKPOINT group is there while it has readers."""
         state = await topic_state(ports, name)
         return {
-            name: SubscriptionInfo(found.type.value, found.settings.created_at_ms, len(found.consumers))
+            name: SubscriptionInfo(
+                None if found.is_open else found.type.value, found.settings.created_at_ms, len(found.consumers)
+            )
             for name, found in sorted(state.subscriptions.items())
         }
 
@@ -42,14 +44,20 @@ class SubscriptionRoutes(Controller):
         status_code=204,
         summary="Create a subscription",
         responses=refusals(404, 409, 412, 507),
-        operation_class=described(parameters=[query("type", TYPE, "Ordered by segments, or not.")]),
+        operation_class=described(
+            parameters=[query("type", TYPE, "Ordered by segments, or not; without it the first consumer decides.")]
+        ),
     )
     async def create_subscription(
         self, ports: Ports, request: AnyRequest, name: TopicInPath, subscription_name: SubscriptionInPath
     ) -> None:
-        """It has all messages that are still there. Nothing happens where it exists with this type."""
-        kind = subscription_type(request, "type")
-        await ports.registrations.create_subscription(name, subscription_name, kind, wall_clock_ms(), from_start=True)
+        """It has all messages that are still there. Nothing happens where it exists with this type, or with any if
+        none is given."""
+        kind, now_ms = subscription_type(request, "type"), wall_clock_ms()
+        if kind is None:
+            await ports.registrations.provide_subscription(name, subscription_name, now_ms)
+        else:
+            await ports.registrations.create_subscription(name, subscription_name, kind, now_ms, from_start=True)
 
     @delete(
         SUBSCRIPTION,

@@ -6,7 +6,8 @@
 -- Returns {outcome, incarnation, leader, assignment}; outcome is done, missing, mismatch (then with the type instead),
 -- stale (another connection has the consumer), lost (the mark is not that of our store), crowded (no more subscriptions)
 -- or full (no more consumers).
--- One that a migrated topic brought along, or that a producer asked for, gets the type that it is used with first.
+-- One that a migrated topic brought along, that a producer asked for or that was created without a type gets the type
+-- that it is used with first.
 local function is_open(entry) return string.find(entry, '"migrated":true', 1, true) end
 local function settled(entry, type)
   return (string.gsub(string.gsub(entry, '^%u+', type), ',?"migrated":true', '', 1))

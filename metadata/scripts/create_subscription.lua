@@ -3,7 +3,8 @@
 -- ARGV: subscription, type, settings, path, log length, op, most subscriptions, '1' if one of any type will do
 -- Returns {outcome, type, entry}; outcome is done, missing (the topic), mismatch or crowded (no more subscriptions), and
 -- entry what stands there after it.
--- One that a migrated topic brought along, or that a producer asked for, gets the type that it is used with first.
+-- One that a migrated topic brought along, that a producer asked for or that was created without a type gets the type
+-- that it is used with first.
 local function is_open(entry) return string.find(entry, '"migrated":true', 1, true) end
 local function settled(entry, type)
   return (string.gsub(string.gsub(entry, '^%u+', type), ',?"migrated":true', '', 1))

@@ -125,3 +125,23 @@ def test_a_restart_of_the_server_is_only_a_pause(tmp_path: Path, number: signal.
                     assert "again" in command.err
     finally:
         port.release()
+
+
+@pytest.mark.parametrize("kind", ["queue", "stream"])
+def test_a_subscription_created_without_a_type_is_what_its_first_consumer_wants(
+    server: VelaServer, topic: str, kind: str
+) -> None:
+    def listed() -> str | None:
+        outcome = run_vela("subscriptions", "list", topic, "--json", variables=server.for_clients)
+        found: str | None = json.loads(outcome.out)["mine"]["type"]
+        return found
+
+    server.create(topic)
+    made = run_vela("subscriptions", "create", topic, "mine", variables=server.for_clients)
+    assert (made.code, made.err, listed()) == (0, "", None)
+    produce(server, topic, "1", "2", "--key", "k")
+    taken = run_vela(
+        "consume", topic, "-s", "mine", f"--{kind}", "--count", "2", "--timeout", "10s", variables=server.for_clients
+    )
+    assert (taken.code, taken.err, [line.split()[-1] for line in taken.out.splitlines()]) == (0, "", ["1", "2"])
+    assert listed() == kind.upper()

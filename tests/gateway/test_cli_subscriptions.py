@@ -33,6 +33,7 @@ def test_list_shows_types_consumers_and_age(admin: AdminStub) -> None:
     content = {
         "billing": {"type": "STREAM", "createdAtMs": 1_700_000_000_000, "consumers": 2},
         "[b]\x1b": {"type": "CHECKPOINT", "createdAtMs": 0, "consumers": 0, "future": 1},
+        "new": {"type": None, "createdAtMs": 0, "consumers": 0},
     }
     admin.answer("GET", T, 200, content)
     lines = [line.split() for line in subscriptions(admin, "list", "orders").out.splitlines()]
@@ -40,6 +41,7 @@ def test_list_shows_types_consumers_and_age(admin: AdminStub) -> None:
         ["subscription", "type", "consumers", "created"],
         ["billing", "stream", "2", "2023-11-14", "22:13:20Z"],
         [r"[b]\x1b", "checkpoint", "0"],
+        ["new", "open", "0"],
     ]
     assert json.loads(subscriptions(admin, "list", "orders", "--json").out) == content
 
@@ -53,13 +55,20 @@ def test_list_of_none_is_empty(admin: AdminStub) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "kind"),
-    [([], "stream"), (["--type", "queue"], "queue"), (["-t", "STREAM"], "stream"), (["--type", "Queue"], "queue")],
+    [(["--type", "queue"], "queue"), (["-t", "STREAM"], "stream"), (["--type", "Queue"], "queue")],
 )
 def test_create_sends_the_type(admin: AdminStub, flags: list[str], kind: str) -> None:
     admin.answer("PUT", f"{T}/billing", 204)
     outcome = subscriptions(admin, "create", "orders", "billing", *flags)
     assert (outcome.code, outcome.out) == (0, f"{NAME} has the {kind} subscription billing now.\n")
     assert asked(admin) == [("PUT", f"{T}/billing?type={kind.upper()}")]
+
+
+def test_create_without_a_type_leaves_it_to_the_first_consumer(admin: AdminStub) -> None:
+    admin.answer("PUT", f"{T}/billing", 204)
+    outcome = subscriptions(admin, "create", "orders", "billing")
+    assert (outcome.code, outcome.out) == (0, f"{NAME} has the subscription billing now.\n")
+    assert asked(admin) == [("PUT", f"{T}/billing")]
 
 
 def test_delete_is_forced_only_when_told_to(admin: AdminStub) -> None:

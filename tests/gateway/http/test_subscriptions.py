@@ -44,7 +44,7 @@ async def refused(response: httpx.Response, status: int) -> str:
 async def test_subscription_lives_from_put_to_delete(api: Api) -> None:
     await api.call("PUT", f"{SCALABLE}/t")
     assert (await api.call("GET", SUBSCRIPTIONS)).json() == {}
-    created = await api.call("PUT", f"{SUBSCRIPTIONS}/s")
+    created = await api.call("PUT", f"{SUBSCRIPTIONS}/s?type=STREAM")
     assert (created.status_code, created.content) == (204, b"")
     assert (await api.call("PUT", f"{SUBSCRIPTIONS}/q?type=QUEUE")).status_code == 204
     listed = await api.call("GET", SUBSCRIPTIONS)
@@ -69,11 +69,31 @@ async def test_creating_again_changes_nothing_and_another_type_is_a_conflict(api
     assert (await api.call("GET", SUBSCRIPTIONS)).content == before
 
 
+@pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])
+async def test_one_without_a_type_is_open_until_a_type_is_named(api: Api, kind: str) -> None:
+    await api.call("PUT", f"{SCALABLE}/t")
+    for _ in range(2):
+        assert (await api.call("PUT", f"{SUBSCRIPTIONS}/s")).status_code == 204
+        assert (await api.call("GET", SUBSCRIPTIONS)).json()["s"]["type"] is None
+        assert (await api.call("GET", f"{SCALABLE}/t/stats")).json()["subscriptions"]["s"]["type"] is None
+    assert (await api.call("PUT", f"{SUBSCRIPTIONS}/s?type={kind}")).status_code == 204
+    assert (await api.call("PUT", f"{SUBSCRIPTIONS}/s")).status_code == 204
+    assert (await api.call("GET", SUBSCRIPTIONS)).json()["s"]["type"] == kind
+    assert (await api.call("GET", f"{SCALABLE}/t/stats")).json()["subscriptions"]["s"]["type"] == kind
+
+
+async def test_a_registered_consumer_settles_the_type_of_an_open_one(api: Api) -> None:
+    await api.call("PUT", f"{SCALABLE}/t")
+    await api.call("PUT", f"{SUBSCRIPTIONS}/s")
+    await register(api, "c", "s")
+    assert (await api.call("GET", SUBSCRIPTIONS)).json()["s"]["type"] == "STREAM"
+
+
 async def test_name_of_a_checkpoint_group_is_taken(api: Api) -> None:
     await api.call("PUT", f"{SCALABLE}/t")
     await register(api, "c", "group", kind=SubscriptionType.CHECKPOINT)
-    for kind in ("STREAM", "QUEUE"):
-        assert "CHECKPOINT" in await refused(await api.call("PUT", f"{SUBSCRIPTIONS}/group?type={kind}"), 409)
+    for query in ("?type=STREAM", "?type=QUEUE", ""):
+        assert "CHECKPOINT" in await refused(await api.call("PUT", f"{SUBSCRIPTIONS}/group{query}"), 409)
     assert (await api.call("GET", SUBSCRIPTIONS)).json()["group"]["type"] == "CHECKPOINT"
 
 
