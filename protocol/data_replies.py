@@ -86,12 +86,15 @@ def ack_response(consumer_id: int, request_id: int, server_error: int | None = N
     return command
 
 
-def last_message_id(request_id: int, ledger: int, index: int, partition: int, mark: int | None = None) -> BaseCommand:
-    """Where a log ends: -1 as the index of one that is empty."""
+def last_message_id(
+    request_id: int, ledger: int, index: int, batch_index: int, partition: int, mark: int | None = None
+) -> BaseCommand:
+    """Where a log ends: -1 as the index of one that is empty, and as the batch index of what is no batch."""
     command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
     told = command.getLastMessageIdResponse
     told.request_id = request_id
     _position(told.last_message_id, ledger, index, partition)
+    told.last_message_id.batch_index = batch_index
     if mark is not None:
         _position(told.consumer_mark_delete_position, ledger, mark, partition)
     return command

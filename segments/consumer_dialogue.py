@@ -23,6 +23,7 @@ from segments.cursor_keeper import Told
 from segments.dispatch.errors import ConsumerBusy
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
+from segments.entry_metadata import last_batch_index
 from segments.errors import NoSuchConsumer, NotAllowed, NotHere, TooMany
 from segments.frames import MessageFrames
 from segments.open_log import OpenLog
@@ -234,12 +235,17 @@ class ConsumerDialogue:
     def last_message_id(self, command: BaseCommand, body: bytes) -> None:
         request = command.getLastMessageId
         opened = self._opened(request.consumer_id)
-        log_ = opened.log
-        mark = opened.subscription.cursor.mark
-        partition = opened.consumer.frames.partition
-        # Readers ask whether there is more: of what is trimmed, nothing comes.
-        last = log_.next - 1 if log_.first < log_.next else -1
-        self._talk.reply(data_replies.last_message_id(request.request_id, log_.ledger, last, partition, mark))
+        log_, partition = opened.log, opened.consumer.frames.partition
+
+        async def answer() -> None:
+            last = await log_.last_entry()
+            index, batch_index = (-1, -1) if last is None else (last.index, last_batch_index(last))
+            mark = opened.subscription.cursor.mark
+            self._talk.reply(
+                data_replies.last_message_id(request.request_id, log_.ledger, index, batch_index, partition, mark)
+            )
+
+        self._talk.start(command, answer)
 
     def consumer_stats(self, command: BaseCommand, body: bytes) -> None:
         request = command.consumerStats

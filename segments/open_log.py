@@ -279,6 +279,17 @@ class OpenLog:
             return await self._around.logs.read(self.claim, indexes[0], min(len(indexes), _READ_ENTRIES))
         return await self._around.logs.read_some(self.claim, indexes[:_READ_ENTRIES])
 
+    async def last_entry(self) -> StoredEntry | None:
+        """None of a log that holds nothing: of what is trimmed, nothing comes."""
+        while not self.is_empty:
+            last = range(self.next - 1, self.next)
+            found = self.cached(last) or await self.fetch(last)
+            if found:
+                return found[-1]
+            if last.stop == self.next and self.first < last.stop:
+                return None  # lost, which its subscriptions find out when they come to it
+        return None
+
     async def keep(self, keeping: Keeping, expected: Collection[str] = ()) -> None:
         """Remove what nobody needs and what is not to be kept, and what is over the quota.
 

@@ -50,7 +50,7 @@ class ByKey(Distribution[R]):
         self._line_up(self._all_waiting())
 
     def leave(self, seat: Seat[R]) -> None:
-        self.take_back(seat, None)
+        self._put_back(self._held.take_all(seat))
         self._owners.leave(seat)
         self._held.seats.remove(seat)
         waiting = self._all_waiting()
@@ -197,7 +197,9 @@ class ByKey(Distribution[R]):
         self.read = max(self.read, mark + 1)
 
     def take_back(self, seat: Seat[R], indexes: Sequence[int] | None) -> None:
-        taken = self._held.take_back(seat, indexes)
+        self._put_back(self._held.take_back(seat, indexes))
+
+    def _put_back(self, taken: Sequence[int]) -> None:
         for index in taken:
             self._release(self._slots[index])
         for index in sorted(taken):

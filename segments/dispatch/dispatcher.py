@@ -83,7 +83,7 @@ class Dispatcher(Generic[R]):
         return self.active is not before
 
     def remove(self, receiver: R) -> bool:
-        """What it has unacknowledged becomes due again; whether the active one changed."""
+        """What it has unacknowledged becomes due again, uncounted; whether the active one changed."""
         seat = self._seats.pop(receiver, None)
         if seat is None:
             return False

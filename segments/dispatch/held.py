@@ -1,4 +1,4 @@
-"""What receivers of Shared and Key_Shared subscriptions hold unacknowledged, and how often each entry came back."""
+"""What receivers of Shared and Key_Shared subscriptions hold unacknowledged, and how often each was asked for again."""
 
 from collections.abc import Iterable
 from typing import Generic
@@ -42,7 +42,7 @@ class Held(Generic[R]):
             seat.messages -= gone
 
     def take_back(self, seat: Seat[R], indexes: Iterable[int] | None) -> list[int]:
-        """Those of the entries that the seat held, each with one redelivery more."""
+        """Those of the entries that the seat held, which asks for them again: each has one redelivery more."""
         taken = (
             list(seat.held) if indexes is None else [index for index in dict.fromkeys(indexes) if index in seat.held]
         )
@@ -51,6 +51,13 @@ class Held(Generic[R]):
             seat.messages -= seat.held.pop(index)
             if index in counts or len(counts) < COUNTS_KEPT:
                 counts[index] = counts.get(index, 0) + 1
+        return taken
+
+    def take_all(self, seat: Seat[R]) -> list[int]:
+        """What a seat held that leaves. Nobody has refused any of it, so nothing is counted."""
+        taken = list(seat.held)
+        seat.held.clear()
+        seat.messages = 0
         return taken
 
     def settle_below(self, mark: int) -> list[int]:

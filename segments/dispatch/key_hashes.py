@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from metadata.log_entries import StoredEntry
 from protocol.errors import ProtocolError
-from protocol.framing import parse_payload
+from protocol.framing import metadata_in
 from protocol.hashing import bucket_hash
 from protocol.wire import pulsar_api_pb2 as api
 
@@ -22,7 +22,7 @@ def key_hash(entry: StoredEntry) -> int:
     on the first: somebody has to get it, and say what is wrong with it.
     """
     try:
-        key = _key(api.MessageMetadata.FromString(parse_payload(entry.body).metadata))
+        key = _key(api.MessageMetadata.FromString(metadata_in(entry.body)))
     except (ProtocolError, DecodeError):
         return 0
     return _short_key_hash(key) if len(key) <= _SHORT else bucket_hash(key)

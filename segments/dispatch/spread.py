@@ -32,7 +32,7 @@ class Spread(Distribution[R]):
         self._levels = dict(sorted(self._levels.items()))
 
     def leave(self, seat: Seat[R]) -> None:
-        self.take_back(seat, None)
+        self._due.update(self._held.take_all(seat))
         self._held.seats.remove(seat)
         level = self._levels[seat.receiver.priority]
         level.remove(seat)

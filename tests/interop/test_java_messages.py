@@ -110,7 +110,7 @@ def test_dead_consumer_s_messages_go_to_another(
         with client.queue("readers", topic=topic) as consumer:
             came = consumer.receive(60)
             assert_each_once(came, sent)
-            assert {message.redeliveries for message in came} == {1}
+            assert {message.redeliveries for message in came} == {0}
 
 
 def receive_together(consumers: Sequence[JavaConsumer], count: int) -> list[list[Received]]:

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.framing import BadFrame, ChecksumMismatch, Frame, FrameDecoder, Payload, encode_payload, parse_payload
+from protocol.framing import (
+    BadFrame,
+    ChecksumMismatch,
+    Frame,
+    FrameDecoder,
+    Payload,
+    encode_payload,
+    metadata_in,
+    parse_payload,
+)
 from protocol.wire import pulsar_api_pb2 as api
 
 METADATA = api.MessageMetadata(producer_name="p", sequence_id=7, publish_time=1).SerializeToString()
@@ -91,6 +100,8 @@ def test_truncated_body_is_a_bad_frame(body: bytes) -> None:
     with pytest.raises(BadFrame) as caught:
         parse_payload(body)
     assert caught.value.kind == "payload"
+    with pytest.raises(BadFrame):
+        metadata_in(body)
 
 
 @given(st.binary(max_size=64))
@@ -98,3 +109,4 @@ def test_garbage_is_parsed_or_a_bad_frame(body: bytes) -> None:
     with suppress(BadFrame):
         parsed = parse_payload(body)
         assert body.endswith(parsed.metadata + parsed.payload)
+        assert metadata_in(body) == parsed.metadata

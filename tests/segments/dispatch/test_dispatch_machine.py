@@ -99,8 +99,6 @@ class DispatchMachine(RuleBasedStateMachine):
     def leave(self, data: st.DataObject) -> None:
         seen = self.somebody(data)
         self.present.remove(seen)
-        if not self.in_order:
-            self.count_again(seen.has)
         changed = self.dispatcher.remove(seen.receiver)
         assert changed == self.follow_active()
         assert not self.dispatcher.remove(seen.receiver)
@@ -264,8 +262,7 @@ class DispatchMachine(RuleBasedStateMachine):
         if self.key_sharing is KeySharing.STICKY:
             while {each for seen in self.present for each in seen.receiver.key_ranges} != set(QUARTERS):
                 if len(self.present) == 4:
-                    self.dispatcher.remove(self.present[0].receiver)
-                    self.count_again(self.present.pop(0).has)
+                    self.dispatcher.remove(self.present.pop(0).receiver)
                 self.join(0, 0, set(QUARTERS))
         elif not self.present:
             self.join(0, 0, set(QUARTERS))

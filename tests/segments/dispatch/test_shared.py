@@ -78,6 +78,22 @@ def test_nack_brings_back_what_the_receiver_has_and_counts() -> None:
     assert [delivery.redeliveries for delivery in log.pump(dispatcher)] == [2, 2]
 
 
+@pytest.mark.parametrize("kind", [Kind.SHARED, Kind.KEY_SHARED])
+def test_only_what_was_asked_for_again_counts_as_redelivered(kind: Kind) -> None:
+    """Else consumers that come and go would bring a message to the dead letters that nobody has refused."""
+    receiver = StagedReceiver("a")
+    dispatcher, log = dispatcher_of(kind, receiver, permits=10), log_of(2)
+    log.pump(dispatcher)
+    dispatcher.redeliver(receiver, [1])
+    log.pump(dispatcher)
+    for number in range(3):
+        dispatcher.remove(receiver)
+        receiver = StagedReceiver(f"b{number}")
+        dispatcher.add(receiver)
+        dispatcher.flow(receiver, 10)
+        assert [delivery.redeliveries for delivery in log.pump(dispatcher)] == [0, 1]
+
+
 def test_what_a_lost_receiver_had_goes_to_the_others() -> None:
     lost, other = StagedReceiver("a"), StagedReceiver("b")
     dispatcher, log = dispatcher_of(Kind.SHARED, lost, other, permits=10), log_of(6)
@@ -86,8 +102,8 @@ def test_what_a_lost_receiver_had_goes_to_the_others() -> None:
     dispatcher.remove(lost)
     deliveries = log.pump(dispatcher)
     assert [(delivery.receiver, delivery.entry.index, delivery.redeliveries) for delivery in deliveries] == [
-        (other, 0, 1),
-        (other, 4, 1),
+        (other, 0, 0),
+        (other, 4, 0),
     ]
     assert dispatcher.unacked(lost) == 0
 
