@@ -364,6 +364,7 @@ class OpenLog:
         if self.sealed or not self.is_open:
             return
         self.sealed = True
+        self.sending.end_waiting()
         self._tell_drained()
         for subscription in self._all_subscriptions():
             subscription.tell_if_drained()

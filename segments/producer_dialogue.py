@@ -18,7 +18,7 @@ from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.appending import Chunk
 from segments.conversation import Conversation, is_managed
 from segments.cursors import LARGEST_BATCH
-from segments.errors import NotAllowed
+from segments.errors import DataRefusal, NotAllowed
 from segments.open_log import OpenLog
 from segments.producers import Mode, Producer
 from segments.sending import Sending
@@ -55,9 +55,10 @@ class ProducerDialogue:
         request = command.producer
         if request.producer_id not in self._producers:
             self._talk.check_room()
-        self._talk.start(command, lambda: self._open_producer(request), ("producer", request.producer_id))
+        self._talk.start(command, lambda: self._open_producer(command), ("producer", request.producer_id))
 
-    async def _open_producer(self, request: api.CommandProducer) -> None:
+    async def _open_producer(self, command: BaseCommand) -> None:
+        request = command.producer
         log_ = await self._talk.around.hosting.open(request.topic)
         schema = Schema.from_wire(request.schema) if request.HasField("schema") else None
         version = await self._talk.around.schemas.get_or_create(TopicName.parse(request.topic), schema)
@@ -70,6 +71,7 @@ class ProducerDialogue:
             request.epoch,
             named and request.user_provided_producer_name,
             begin=lambda: self._welcome(request.request_id, log_, producer, version, True),
+            refuse=lambda error: self._turn_away(command, producer, error),
             address=self._talk.address,
             client_version=self._talk.client_version,
             is_managed=is_managed(request.metadata),
@@ -83,6 +85,8 @@ class ProducerDialogue:
         except BaseException:
             log_.sending.drop(producer)
             raise
+        if producer.waits and producer.broken:
+            return  # it has been refused meanwhile
         before = self._producers.get(request.producer_id)
         if before is None:
             self._talk.clients += 1
@@ -90,6 +94,14 @@ class ProducerDialogue:
             before[0].sending.drop(before[1])
         self._producers[request.producer_id] = log_, producer
         self._welcome(request.request_id, log_, producer, version, ready)
+
+    def _turn_away(self, command: BaseCommand, producer: Producer, error: DataRefusal) -> None:
+        """A producer that has waited is refused: the client forgets it, and does not close it."""
+        found = self._producers.get(producer.producer_id)
+        if found is not None and found[1] is producer:
+            del self._producers[producer.producer_id]
+            self._talk.clients -= 1
+        self._talk.refuse(command, error)
 
     def _welcome(self, request_id: int, log_: OpenLog, producer: Producer, version: bytes, ready: bool) -> None:
         last = log_.sending.last_sequence(producer)

@@ -10,7 +10,7 @@ from typing import Final
 
 from metadata.log_states import ProducerMark
 from protocol.wire import pulsar_api_pb2 as api
-from segments.errors import ProducerBusy, ProducerFenced
+from segments.errors import DataRefusal, ProducerBusy, ProducerFenced
 from segments.ports import Peer
 from segments.rates import Pulse
 
@@ -41,6 +41,7 @@ class Producer:
     epoch: int  # how often the client has connected it anew
     is_named: bool  # by its user
     begin: Callable[[], None]  # tells a client that has waited that its producer may send
+    refuse: Callable[[DataRefusal], None] = lambda error: None  # or that it never will
     address: str = ""
     client_version: str = ""
     is_managed: bool = False  # by a client that uses a classic log as the segment of a scalable topic
@@ -153,10 +154,10 @@ class Sequences:
 class Producers:
     """Who is connected, and who waits to have the log alone."""
 
-    def __init__(self, topic_epoch: int | None, close: Callable[[Producer], None]) -> None:
-        """`close` tells a client that its producer has to go."""
+    def __init__(self, topic_epoch: int | None, fence: Callable[[Producer], None]) -> None:
+        """`fence` tells a client that its producer has to go, for one that has the log alone from now on."""
         self.topic_epoch = topic_epoch
-        self._close = close
+        self._fence = fence
         self._by_name: dict[str, Producer] = {}
         self._waiting: list[Producer] = []
         self._alone: Producer | None = None
@@ -172,31 +173,57 @@ class Producers:
         return [*self._by_name.values(), *self._waiting]
 
     def join(self, producer: Producer, client_epoch: int | None) -> bool:
-        """Let a producer in; False if it has to wait. Raises ProducerBusy and ProducerFenced."""
-        self._replace(producer)
+        """Let a producer in; False if it has to wait. Raises ProducerBusy and ProducerFenced, and changes nothing then.
+
+        The texts name their codes: clients look for them there.
+        """
+        before = self._predecessor(producer)
+        others = [other for other in self._by_name.values() if other is not before]
+        waiting = [other for other in self._waiting if other is not before]
         match producer.mode:
             case Mode.SHARED:
-                if self._alone is not None or self._waiting:
-                    raise ProducerBusy("The topic has an exclusive producer: wait for its end, or use the same mode.")
+                if waiting or (self._alone is not None and self._alone is not before):
+                    raise ProducerBusy(
+                        "The topic has an exclusive producer (ProducerBusy): wait for its end, or use the same mode."
+                    )
             case Mode.EXCLUSIVE:
                 self._check_epoch(client_epoch)
-                if self._by_name:
-                    raise ProducerFenced("The topic has producers: an exclusive one needs it for itself.")
+                if others:
+                    raise ProducerFenced(
+                        "The topic has producers, and an exclusive one needs it for itself (ProducerFenced):"
+                        " close them, or use a mode that waits or fences."
+                    )
             case Mode.WAIT:
                 self._check_epoch(client_epoch)
-                if self._by_name:
-                    producer.waits = True
-                    self._waiting.append(producer)
+                if others:
+                    self._wait(producer, before)
                     return False
             case Mode.FENCING:
                 self._check_epoch(client_epoch)
-                for other in self.all:
+                for other in (*others, *waiting):
                     self._drop(other)
-                    self._close(other)
+                    self._fence(other)
+        if before is not None:
+            self._drop(before)
         if producer.mode is not Mode.SHARED:
             self._begin_alone(producer, client_epoch)
         self._by_name[producer.name] = producer
         return True
+
+    def _wait(self, producer: Producer, before: Producer | None) -> None:
+        """Queue a producer; one that has come back keeps its turn."""
+        producer.waits = True
+        if before is not None and before in self._waiting:
+            self._waiting[self._waiting.index(before)] = producer
+            return
+        if before is not None:
+            self._drop(before)
+        self._waiting.append(producer)
+
+    def take_waiting(self) -> list[Producer]:
+        """Those who wait, for whom there will be nothing to send to."""
+        waiting, self._waiting = self._waiting, []
+        return waiting
 
     def leave(self, producer: Producer) -> Producer | None:
         """A producer is gone; the one that may send instead, if one waited."""
@@ -208,16 +235,22 @@ class Producers:
         self._by_name[following.name] = following
         return following
 
-    def _replace(self, producer: Producer) -> None:
+    def _predecessor(self, producer: Producer) -> Producer | None:
+        """The same producer as it was connected before, if it is still here."""
         for other in self.all:
             if other.name == producer.name:
                 if not producer.succeeds(other):
-                    raise ProducerBusy(f"The topic has a producer named {producer.name}: choose another name.")
-                self._drop(other)
+                    raise ProducerBusy(
+                        f"The topic has a producer named {producer.name} (ProducerBusy): choose another name."
+                    )
+                return other
+        return None
 
     def _check_epoch(self, client_epoch: int | None) -> None:
         if client_epoch is not None and self.topic_epoch is not None and client_epoch < self.topic_epoch:
-            raise ProducerFenced("Another exclusive producer has taken the topic over since: create a new one.")
+            raise ProducerFenced(
+                "Another exclusive producer has taken the topic over since (ProducerFenced): create a new one."
+            )
 
     def _begin_alone(self, producer: Producer, client_epoch: int | None) -> None:
         # Who comes back with the current number goes on under it.

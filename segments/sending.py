@@ -18,7 +18,7 @@ from protocol.framing import encode
 from protocol.wire import pulsar_api_pb2 as api
 from segments.appending import Appender, Chunk, Outcome, Sent
 from segments.around import Around
-from segments.errors import QuotaExceeded, Terminated, TooMany
+from segments.errors import DataRefusal, ProducerFenced, QuotaExceeded, Terminated, TooMany
 from segments.frames import Receipts
 from segments.keeping import OverQuota
 from segments.ports import Peer
@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 _OVER_QUOTA: Final = "Consumers are too far behind, and the backlog quota is used up: let them catch up first."
 # Some clients look for the word in brackets.
 _SEALED: Final = "The segment is sealed (TopicTerminated): send to the segments that took its place."
+_FENCED: Final = (
+    "Another producer has taken the topic for itself while this one waited (ProducerFenced): create a new one."
+)
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 # How long it is remembered what a producer has stored that does not come back: as long as Pulsar's brokers do.
@@ -55,7 +58,7 @@ class Sending:
         `backlog` says how many bytes wait to be consumed.
         """
         self.place: LogPlace = opened.claim.place
-        self.producers = Producers(opened.state.topic_epoch, self.close)
+        self.producers = Producers(opened.state.topic_epoch, self._fence)
         self._around = around
         self._note_sealed = sealed
         self._backlog = backlog
@@ -129,13 +132,16 @@ class Sending:
     def drop(self, producer: Producer) -> None:
         """A producer is gone; one that waited for that may send."""
         following = self.producers.leave(producer)
+        self._note_away(producer)
+        if following is not None:
+            self._around.nursery.start_soon(self._promote, following)
+
+    def _note_away(self, producer: Producer) -> None:
         if producer.name not in self.producers:
             if self._sequences.last(producer.name) >= 0:
                 self._away[producer.name] = trio.current_time()
             else:
                 self._sequences.forget(producer.name)
-        if following is not None:
-            self._around.nursery.start_soon(self._promote, following)
 
     async def _promote(self, following: Producer) -> None:
         """Note that a producer has the log alone now, and tell it so."""
@@ -151,6 +157,8 @@ class Sending:
                         return  # the log is not ours any more, and the producer hears of that
                     log.info("a producer of %s waits for the store: %s", self.place.name, error)
                 await trio.sleep(backoff.next())
+            if following.broken:
+                return  # it has been told to go meanwhile
             following.waits = False
             following.begin()
         except Exception:
@@ -186,6 +194,32 @@ class Sending:
         """Tell a client that its producer has to go, perhaps elsewhere."""
         producer.broken = True
         producer.peer.reply(encode(data_replies.close_producer(producer.producer_id, url)))
+
+    def _fence(self, producer: Producer) -> None:
+        """Another one has the log alone from now on. Who waits has no producer yet that could be closed."""
+        if producer.waits:
+            self._refuse_waiting(producer, ProducerFenced(_FENCED))
+        else:
+            self.close(producer)
+
+    def _refuse_waiting(self, producer: Producer, error: DataRefusal) -> None:
+        producer.broken = True
+        self._note_away(producer)
+        producer.refuse(error)
+
+    def end_waiting(self) -> None:
+        """Nothing more is appended: nobody needs to wait for a turn."""
+        if waiting := self.producers.take_waiting():
+            self._around.nursery.start_soon(self._turn_waiting_away, waiting)
+
+    async def _turn_waiting_away(self, waiting: Sequence[Producer]) -> None:
+        error = Terminated(_SEALED)
+        try:
+            error = await self.terminated()
+        except Exception:
+            log.exception("the layout of %s could not be told", self.place.name)
+        for producer in waiting:
+            self._refuse_waiting(producer, error)
 
     # Messages.
 

@@ -80,3 +80,48 @@ async def test_producer_that_shares_its_log_has_no_number(node: Node) -> None:
     answer = await open_alone(await connected(node), "one", api.Shared)
     assert answer.type == BaseCommand.PRODUCER_SUCCESS
     assert not answer.producer_success.HasField("topic_epoch")
+
+
+async def waiting_for_its_turn(node: Node, name: str) -> Client:
+    client = await connected(node)
+    answer = await open_alone(client, name, api.WaitForExclusive)
+    assert answer.type == BaseCommand.PRODUCER_SUCCESS, answer
+    assert not answer.producer_success.producer_ready
+    return client
+
+
+async def test_waiting_producers_are_refused_when_another_one_fences_them_off(node: Node) -> None:
+    holder = await connected(node)
+    await epoch_of(holder, "holder", api.Exclusive)
+    waiting = [await waiting_for_its_turn(node, name) for name in ("first", "second")]
+    newest = await connected(node)
+    await epoch_of(newest, "newest", api.ExclusiveWithFencing)
+    for client in waiting:
+        refused = await client.receive()
+        assert (refused.error.request_id, refused.error.error) == (1, api.ProducerFenced)
+        assert "ProducerFenced" in refused.error.message
+        # Nothing is left of it: the same connection may ask again, and waits for the new one then.
+        again = await open_alone(client, "again", api.Exclusive)
+        assert again.error.error == api.ProducerFenced
+
+
+async def test_waiting_producer_is_refused_when_its_segment_is_sealed(node: Node) -> None:
+    holder = await connected(node)
+    await epoch_of(holder, "holder", api.Exclusive)
+    client = await waiting_for_its_turn(node, "waits")
+    await transitions_of(node).split(TOPIC, 0)
+    refused = await client.receive()
+    assert (refused.error.request_id, refused.error.error) == (1, api.TopicTerminatedError)
+
+
+async def test_refusals_of_access_modes_name_their_code(node: Node) -> None:
+    holder = await connected(node)
+    await epoch_of(holder, "holder", api.Exclusive)
+    other = await connected(node)
+    for mode, code in [(api.Shared, "ProducerBusy"), (api.Exclusive, "ProducerFenced")]:
+        refused = await open_alone(other, "other", mode)
+        assert api.ServerError.Name(refused.error.error) == code
+        assert code in refused.error.message
+    refused = await open_alone(other, "holder", api.Exclusive)
+    assert refused.error.error == api.ProducerBusy
+    assert "ProducerBusy" in refused.error.message

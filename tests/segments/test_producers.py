@@ -99,6 +99,28 @@ def test_fencing_producer_closes_all_others_and_raises_the_epoch(producers: Prod
         producers.join(producer("a", Mode.EXCLUSIVE), first.topic_epoch)
 
 
+def test_waiting_producer_that_comes_back_keeps_its_turn(producers: Producers) -> None:
+    holder = producer("a", Mode.EXCLUSIVE)
+    producers.join(holder, None)
+    for name in "bc":
+        assert not producers.join(producer(name, Mode.WAIT), None)
+    again = producer("b", Mode.WAIT, epoch=1)
+    assert not producers.join(again, None)
+    assert len(producers.all) == 3
+    assert producers.leave(holder) is again
+
+
+def test_refused_producer_leaves_the_one_before_it_where_it_was(producers: Producers) -> None:
+    before = producer("a")
+    producers.join(before, None)
+    waiting = producer("b", Mode.WAIT)
+    assert not producers.join(waiting, None)
+    with pytest.raises(ProducerBusy):
+        producers.join(producer("a", epoch=1), None)
+    assert producers.all == [before, waiting]
+    assert producers.leave(before) is waiting
+
+
 def test_exclusive_producer_that_comes_back_keeps_its_epoch(producers: Producers) -> None:
     first = producer("a", Mode.EXCLUSIVE)
     producers.join(first, None)
