@@ -41,6 +41,11 @@ class LogPlace:
         return self.path if self.segment_id is not None else keys.path_of(TopicName.parse(self.name).base)
 
     @property
+    def partition(self) -> int | None:
+        """Its number among the partitions of a classic topic; None for any other log."""
+        return None if self.segment_id is not None else TopicName.parse(self.name).partition
+
+    @property
     def slot(self) -> int:
         return keys.BUCKET_SLOTS[self.bucket]
 

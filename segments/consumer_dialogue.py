@@ -90,7 +90,7 @@ class ConsumerDialogue:
         if request.HasField("schema"):
             schema = Schema.from_wire(request.schema)
             await self._talk.around.schemas.check_consumer(TopicName.parse(request.topic), schema)
-        partition = TopicName.parse(request.topic).partition if log_.place.segment_id is None else None
+        partition = log_.place.partition
         sharing = _sharing(request)
         ranges = tuple((r.start, r.end) for r in request.keySharedMeta.hashRanges)
         consumer = Consumer(

@@ -428,6 +428,7 @@ class OpenLog:
             nursery=self._around.nursery,
             durable=durable,
             max_unacked=self._around.limits.max_unacked,
+            partition=self.place.partition,
         )
 
     def _all_subscriptions(self) -> list[LogSubscription]:

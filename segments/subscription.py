@@ -71,11 +71,17 @@ class LogSubscription:
         nursery: trio.Nursery,
         durable: bool,
         max_unacked: int,
+        partition: int | None = None,
     ) -> None:
         self.name = name
         self.durable = durable
         self.dispatcher: Dispatcher[Consumer] = Dispatcher(
-            kind, cursor, max(cursor.mark + 1, log_.first), max_unacked=max_unacked, end=log_.next
+            kind,
+            cursor,
+            max(cursor.mark + 1, log_.first),
+            max_unacked=max_unacked,
+            end=log_.next,
+            partition=partition,
         )
         self.is_stored = False  # whether the next owner would know it
         self.left = trio.Event()  # when the next consumer leaves
@@ -83,6 +89,7 @@ class LogSubscription:
         self._nursery = nursery
         self._reading = False
         self._max_unacked = max_unacked
+        self._partition = partition
         self._sharing = KeySharing.AUTO_SPLIT
         # Made with the first traffic: most subscriptions of most logs have none.
         self._meter_out: Meter | None = None  # messages and bytes
@@ -141,6 +148,7 @@ class LogSubscription:
             max_unacked=self._max_unacked,
             key_sharing=self._sharing,
             end=self._log.next,
+            partition=self._partition,
         )
 
     # What consumers do.

@@ -22,7 +22,8 @@ class Dispatcher(Generic[R]):
 
     `read_from` is where reading starts; what lies below it is not for this subscription and is settled. `end` is
     where the log ends as far as is known, and is raised by `wanted`: acknowledgements of what lies beyond are
-    ignored, or a client could settle messages that do not exist yet.
+    ignored, or a client could settle messages that do not exist yet. `partition` is the number of a log that is
+    one of several which the same receivers share.
     """
 
     def __init__(
@@ -34,19 +35,20 @@ class Dispatcher(Generic[R]):
         max_unacked: int = 50_000,
         key_sharing: KeySharing = KeySharing.AUTO_SPLIT,
         end: int = 0,
+        partition: int | None = None,
     ) -> None:
         self.kind = kind
         self.cursor = cursor
         cursor.ack_cumulative(read_from - 1)
         self._seats: dict[R, Seat[R]] = {}
         self._end = max(cursor.mark + 1, end)
-        self._distribution = self._for_kind(max_unacked, key_sharing)
+        self._distribution = self._for_kind(max_unacked, key_sharing, partition)
 
-    def _for_kind(self, max_unacked: int, key_sharing: KeySharing) -> Distribution[R]:
+    def _for_kind(self, max_unacked: int, key_sharing: KeySharing, partition: int | None) -> Distribution[R]:
         cursor, read = self.cursor, self.cursor.mark + 1
         match self.kind:
             case Kind.EXCLUSIVE | Kind.FAILOVER:
-                return InOrder(cursor, read, exclusive=self.kind is Kind.EXCLUSIVE)
+                return InOrder(cursor, read, exclusive=self.kind is Kind.EXCLUSIVE, partition=partition)
             case Kind.SHARED:
                 return Spread(cursor, read, max_unacked)
             case Kind.KEY_SHARED:

@@ -15,42 +15,55 @@ from segments.dispatch.receivers import MAX_PERMITS, Delivery, R, Seat
 
 
 class InOrder(Distribution[R]):
-    """Of several receivers the one with the lowest priority number is active, of equals the one that came first.
+    """Of several receivers one with the lowest priority number is active.
 
-    Joining order, not names: then who joins never takes the place of an equal, so that nothing is delivered
-    twice for it.
+    Of equals it is the one that came first. Joining order, not names: then who joins never takes the place of an equal,
+    so that nothing is delivered twice for it. The partitions of a topic are spread over equals instead, by their
+    numbers and the names of the receivers, so that all partitions come to the same order without asking each other.
     """
 
-    def __init__(self, cursor: Cursor, read: int, *, exclusive: bool) -> None:
+    def __init__(self, cursor: Cursor, read: int, *, exclusive: bool, partition: int | None = None) -> None:
         super().__init__(cursor, read)
         self._exclusive = exclusive
+        self._partition = partition
         self._seats: list[Seat[R]] = []
+        self._active: Seat[R] | None = None
 
     @property
     def active(self) -> Seat[R] | None:
-        return self._seats[0] if self._seats else None
+        return self._active
 
     def join(self, seat: Seat[R]) -> None:
         if self._exclusive and self._seats:
             name = self._seats[0].receiver.name
             raise ConsumerBusy(f"Exclusive consumer {name!r} is connected: close it first, or subscribe as Failover.")
-        before = self.active
         self._seats.append(seat)
-        self._seats.sort(key=lambda seat: seat.receiver.priority)
-        if before is not None and self.active is not before:
-            self._rewind()
+        self._choose()
 
     def leave(self, seat: Seat[R]) -> None:
-        was_active = seat is self.active
         self._seats.remove(seat)
-        if was_active:
+        self._choose()
+
+    def _choose(self) -> None:
+        before, self._active = self._active, self._chosen()
+        if before is not None and self._active is not before:
             self._rewind()
+
+    def _chosen(self) -> Seat[R] | None:
+        if not self._seats:
+            return None
+        highest = min(seat.receiver.priority for seat in self._seats)
+        equals = [seat for seat in self._seats if seat.receiver.priority == highest]
+        if self._partition is None:
+            return equals[0]
+        equals.sort(key=lambda seat: seat.receiver.name)
+        return equals[self._partition % len(equals)]
 
     def _rewind(self) -> None:
         self.read = self.cursor.mark + 1
 
     def wanted(self, end: int) -> list[int] | range | None:
-        room = self._seats[0].room(MAX_PERMITS) if self._seats else 0
+        room = self._active.room(MAX_PERMITS) if self._active is not None else 0
         return self.ahead(end, self.pace.entries(room)) if room else None
 
     def offer(self, entries: Sequence[StoredEntry]) -> list[Delivery[R]]:

@@ -126,6 +126,34 @@ def test_failover_prefers_low_priority_numbers_then_who_came_first() -> None:
     assert dispatcher.active is first
 
 
+@pytest.mark.parametrize("names", ["abc", "cab"])
+def test_failover_spreads_partitions_over_equals_by_their_names(names: str) -> None:
+    active = []
+    for partition in range(4):
+        dispatcher: Dispatcher[StagedReceiver] = Dispatcher(Kind.FAILOVER, Cursor(), 0, partition=partition)
+        for receiver in [StagedReceiver("aa", priority=1), *map(StagedReceiver, names)]:
+            dispatcher.add(receiver)
+        assert dispatcher.active is not None
+        active.append(dispatcher.active.name)
+        dispatcher.remove(dispatcher.active)
+        assert dispatcher.active is not None
+        assert dispatcher.active.priority == 0
+    assert active == ["a", "b", "c", "a"]
+
+
+def test_partition_that_passes_to_another_receiver_begins_behind_what_is_acknowledged() -> None:
+    old, new = StagedReceiver("a"), StagedReceiver("b")
+    dispatcher: Dispatcher[StagedReceiver] = Dispatcher(Kind.FAILOVER, Cursor(), 0, partition=1)
+    log = log_of(4)
+    dispatcher.add(old)
+    dispatcher.flow(old, 10)
+    assert indexes(log.pump(dispatcher), old) == [0, 1, 2, 3]
+    dispatcher.ack(old, 0)
+    assert dispatcher.add(new)
+    dispatcher.flow(new, 10)
+    assert indexes(log.pump(dispatcher), new) == [1, 2, 3]
+
+
 def test_new_active_receiver_starts_behind_what_is_acknowledged() -> None:
     old, new = StagedReceiver("a", priority=1), StagedReceiver("b", priority=0)
     dispatcher, log = dispatcher_of(Kind.FAILOVER, old, permits=10), log_of(4)
