@@ -50,6 +50,7 @@ class LeaderSettings:
     handover: float = 30.0  # how long the old owner of a segment may hold up the next one
     rebalance_window: float = 0.1  # between two rounds; what comes meanwhile is decided together
     prune_interval: float = 60.0
+    message_age: float = 600.0  # how long messages stay at least, and so the segments that hold them
 
 
 @dataclass(slots=True)
@@ -316,7 +317,8 @@ class TopicLeader:
             # It may take its time, and consumers must not wait for it.
             self._prune_at = now + _POLL_INTERVAL
             return layout
-        retention_ms = (await self._around.retention.of(state.topic)).segments_ms
+        at_least_ms = round(self._around.settings.message_age * 1000)
+        retention_ms = (await self._around.retention.of(state.topic)).segments_ms(at_least_ms)
         if retention_ms < 0:
             self._prune_at = now + interval * _SELDOM
             return layout

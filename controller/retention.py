@@ -24,10 +24,14 @@ class Kept:
     ms: int
     bytes: int = NO_LIMIT  # of one log
 
-    @property
-    def segments_ms(self) -> int:
-        """How long sealed segments stay, which go whole."""
-        return 0 if self.bytes == 0 else self.ms
+    def segments_ms(self, at_least_ms: int) -> int:
+        """How long segments stay once they are sealed; negative: for ever.
+
+        They go whole, and their youngest message may be as young as the seal: so not before that is past what every
+        message stays at least.
+        """
+        ms = 0 if self.bytes == 0 else self.ms
+        return ms if ms < 0 else max(ms, at_least_ms)
 
 
 FOR_EVER: Final = Kept(NO_LIMIT)

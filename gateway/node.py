@@ -229,6 +229,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                         consumer_grace=settings.consumer_grace,
                         handover=settings.handover,
                         prune_interval=settings.prune_interval,
+                        message_age=settings.message_age,
                     ),
                     counters=LeaderCounters(),
                 ),

@@ -224,7 +224,8 @@ class Settings:
         kinds.duration("0ms", "87600h"),
         "0ms",
         CONTROLLER,
-        "How long a drained sealed segment is kept, where neither its topic nor its namespace says otherwise.",
+        "How long a drained sealed segment is kept, where neither its topic nor its namespace says otherwise; a longer"
+        " message_age counts.",
     )
     prune_interval: float = _row(
         kinds.duration("50ms", "24h"),
@@ -267,7 +268,8 @@ class Settings:
         kinds.duration("0ms", "87600h"),
         "10m",
         DATA,
-        "How long messages stay at least, also when all subscriptions have consumed them; a longer retention counts.",
+        "How long messages stay at least, and segments once they are sealed, also when all subscriptions have consumed"
+        " them; a longer retention counts.",
     )
     backlog_quota: int = _row(
         kinds.size("0B", "1000GB"),

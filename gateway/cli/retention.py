@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from protocol.names import NamespaceName, TopicName
 
 Minutes = Annotated[
-    int | None, typer.Option("--minutes", min=-1, metavar="N", help="Keep them this long; -1 for ever.")
+    int | None,
+    typer.Option(
+        "--minutes",
+        min=-1,
+        metavar="N",
+        help="Keep them this long, and the server's message_age at least; -1 for ever.",
+    ),
 ]
 
 Megabytes = Annotated[

@@ -33,7 +33,13 @@ TOPIC = TopicName.parse("topic://public/default/orders")
 PATH = keys.path_of(TOPIC)
 STREAM, QUEUE = SubscriptionType.STREAM, SubscriptionType.QUEUE
 LONG = 600.0
-SETTINGS: dict[str, Any] = {"consumer_grace": LONG, "prune_interval": LONG, "handover": LONG, "session_lease": 10.0}
+SETTINGS: dict[str, Any] = {
+    "consumer_grace": LONG,
+    "prune_interval": LONG,
+    "message_age": 0.0,
+    "handover": LONG,
+    "session_lease": 10.0,
+}
 
 Owners = Mapping[str, Assignment]
 

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from controller.retention import FOR_EVER, Kept, Retention
+from controller.transitions import wall_clock_ms
 from metadata import keys
 from metadata.leadership import Leaderships
 from metadata.records import StoredTopic
@@ -19,6 +20,8 @@ from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("ask_segments_often")
+
+HOUR = 3600.0
 
 
 async def test_a_segment_is_pruned_when_every_durable_subscription_has_drained_it(valkey: ValkeyProcess) -> None:
@@ -87,6 +90,32 @@ async def test_segments_are_kept_for_the_retention(valkey: ValkeyProcess) -> Non
         await s.split(0)
         await s.until_segments(1, 2)
         assert trio.current_time() - begun >= 1.4
+
+
+@pytest.mark.parametrize(("retention", "message_age"), [(0.0, HOUR), (60.0, HOUR), (HOUR, 0.0), (HOUR, 60.0)])
+async def test_segments_are_kept_for_the_longer_of_retention_and_message_age(
+    valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch, retention: float, message_age: float
+) -> None:
+    """Readers keep no place that the server knows of: a split must not take from them what a log would have kept."""
+    passed_ms = 0
+    monkeypatch.setattr("controller.leader.wall_clock_ms", lambda: wall_clock_ms() + passed_ms)
+    async with stage(valkey, segments=1, retention=retention, message_age=message_age) as s:
+        await s.split(0)
+        passed_ms = round(HOUR * 1000) // 2
+        await until_looked(s)
+        assert set((await s.layout()).segments) == {0, 1, 2}
+        passed_ms = round(HOUR * 1000)
+        await until_looked(s)
+        await s.until_segments(1, 2)
+
+
+async def until_looked(s: Stage) -> None:
+    """The leader has looked at its sealed segments twice, and so acted on what it saw the first time."""
+    leader = s.node.leaders._leading[PATH]
+    for _ in range(2):
+        await eventually(lambda: leader._prune_at < float("inf"), within=LIMIT)
+        leader.look_at_sealed()
+        await eventually(lambda: leader._prune_at > trio.current_time(), within=LIMIT)
 
 
 async def test_segments_of_a_topic_that_keeps_them_for_ever_are_not_pruned(valkey: ValkeyProcess) -> None:
@@ -214,5 +243,10 @@ async def test_the_word_of_the_topic_counts_before_that_of_its_namespace_and_the
 
 
 def test_segments_stay_for_no_time_where_no_size_is_kept() -> None:
-    assert Kept(60_000, 0).segments_ms == Kept(-1, 0).segments_ms == 0
-    assert (Kept(60_000, 1).segments_ms, FOR_EVER.segments_ms) == (60_000, -1)
+    assert Kept(60_000, 0).segments_ms(0) == Kept(-1, 0).segments_ms(0) == 0
+    assert (Kept(60_000, 1).segments_ms(0), FOR_EVER.segments_ms(0)) == (60_000, -1)
+
+
+def test_segments_stay_at_least_as_long_as_messages_do() -> None:
+    assert Kept(0).segments_ms(5_000) == Kept(60_000, 0).segments_ms(5_000) == Kept(-1, 0).segments_ms(5_000) == 5_000
+    assert (Kept(60_000).segments_ms(5_000), FOR_EVER.segments_ms(5_000)) == (60_000, -1)

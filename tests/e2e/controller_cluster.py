@@ -38,6 +38,7 @@ QUICK: Final = (
     *("--consumer-grace", f"{GRACE:g}s"),
     *("--probe-interval", "200ms"),
     *("--prune-interval", "500ms"),
+    *("--message-age", "0ms"),
     *("--store-timeout", "500ms"),
     *("--store-connect-timeout", "500ms"),
     *("--shutdown-grace", "500ms"),

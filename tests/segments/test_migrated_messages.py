@@ -37,7 +37,7 @@ SCALABLE = CLASSIC.canonical
 
 @pytest.fixture
 async def node(valkey: ValkeyProcess) -> AsyncIterator[Node]:
-    async with running_node(valkey.url, prune_interval=0.2) as node:
+    async with running_node(valkey.url, prune_interval=0.2, message_age=0.0) as node:
         yield node
 
 
