@@ -7,6 +7,7 @@ import hypothesis
 import pytest
 
 from tests.support.processes import ValkeyProcess
+from tests.support.redises import redis_program, tested_versions
 from tests.support.valkeys import (
     Cluster,
     Replicated,
@@ -34,10 +35,29 @@ STARTERS: dict[str, Callable[[], Topology]] = {
     "standalone": start_standalone,
     "replica": start_replicated,
     "cluster": start_cluster,
+    "redis": lambda: start_standalone(redis_program()),
+    "redis-replica": lambda: start_replicated(redis_program()),
+    "redis-cluster": lambda: start_cluster(redis_program()),
 }
+# What every test with a topology runs on, and what those run on that are marked with `also_on_redis`.
+USUAL = ["standalone", "replica", "cluster", "redis"]
+ALL = list(STARTERS)
 # What takes seconds to start.
-SLOW_TOPOLOGIES = {"replica", "cluster"}
+SLOW_TOPOLOGIES = {"replica", "cluster", "redis-replica", "redis-cluster"}
 SLOW_FIXTURES = {"fresh_replicated", "fresh_cluster"}
+
+
+def pytest_report_header() -> str:
+    return f"stores: {tested_versions()}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marked = metafunc.definition.get_closest_marker("also_on_redis") is not None
+    chosen = {mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")}
+    if "topology" in metafunc.fixturenames and "topology" not in chosen:
+        metafunc.parametrize("topology", ALL if marked else USUAL, indirect=True)
+    if "valkey" in metafunc.fixturenames and marked:
+        metafunc.parametrize("valkey", ["standalone", "redis"], indirect=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,8 +65,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not isinstance(item, pytest.Function):
             continue
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if parameters.get("topology") in SLOW_TOPOLOGIES or SLOW_FIXTURES.intersection(item.fixturenames):
+        kinds = {parameters[name] for name in ("topology", "valkey") if name in parameters}
+        if kinds & SLOW_TOPOLOGIES or SLOW_FIXTURES.intersection(item.fixturenames):
             item.add_marker(pytest.mark.slow)
+        if any(str(kind).startswith("redis") for kind in kinds):
+            item.add_marker(pytest.mark.redis)
         if "spark" in item.fixturenames:
             item.add_marker(pytest.mark.spark)
 
@@ -80,14 +103,14 @@ def stores() -> Iterator[Stores]:
 
 
 @pytest.fixture
-def valkey(stores: Stores) -> ValkeyProcess:
+def valkey(request: pytest.FixtureRequest, stores: Stores) -> ValkeyProcess:
     """A standalone server, empty and with its first configuration; shared by the tests of this process."""
-    standalone = stores.clean("standalone")
+    standalone = stores.clean(getattr(request, "param", "standalone"))
     assert isinstance(standalone, Standalone)
     return standalone.server
 
 
-@pytest.fixture(params=list(STARTERS))
+@pytest.fixture
 def topology(request: pytest.FixtureRequest, stores: Stores) -> Topology:
     """Each kind of store in turn, empty. Disturb it as you like: the next test then gets a new one."""
     return stores.clean(request.param)

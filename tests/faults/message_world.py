@@ -42,6 +42,7 @@ class Plan:
     stream_consumers: int = 3
     queue_consumers: int = 2
     settle_limit: float = SETTLE_LIMIT
+    program: Path | None = None  # of the store, if it is not to be Valkey
     planted: str = ""  # a fault that the servers have, out of `tests.faults.planted`
 
 
@@ -51,7 +52,7 @@ async def run(plan: Plan, directory: Path) -> History:
     recorder = Recorder([STREAM, QUEUE])
     async with AsyncExitStack() as stack:
         # Killed, it loses nothing that it answered.
-        store = stack.enter_context(ValkeyProcess(appendfsync="always").start())
+        store = stack.enter_context(ValkeyProcess(plan.program, appendfsync="always").start())
         proxies = [await stack.enter_async_context(FaultProxy.open(*store.address)) for _ in range(NODES)]
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=10, trust_env=False, follow_redirects=True))
         cluster = Cluster(store, proxies, directory, plan.planted)

@@ -23,7 +23,6 @@ from tests.faults.writers import a_split, keep_changing
 from tests.support.nodes import (
     DELETION_NOTICE,
     PROBE_INTERVAL,
-    STORE_TIMEOUT,
     View,
     Viewer,
     assert_in_step,
@@ -149,7 +148,7 @@ async def test_watches_survive_connections_that_are_cut_again_and_again(valkey: 
 async def test_lookups_during_a_silence_of_the_store_are_answered_when_it_speaks_again(
     fresh_valkey: ValkeyProcess,
 ) -> None:
-    async with scene(fresh_valkey.url) as on:
+    async with scene(fresh_valkey.url, store_timeout=1.0) as on:
         fresh_valkey.pause()
         # Both kinds: while the silence is still unnoticed, and after.
         views = [await on.viewer.watch(topic) for topic in (UNWATCHED, MISSING)]
@@ -157,7 +156,7 @@ async def test_lookups_during_a_silence_of_the_store_are_answered_when_it_speaks
         views += [await on.viewer.watch(topic) for topic in (UNWATCHED, MISSING, TOPICS[0])]
         refusable = await on.viewer.watch(ABSENT, create=False)
         # Longer than every call to the store has patience.
-        await trio.sleep(6 * STORE_TIMEOUT)
+        await trio.sleep(6.0)
         assert on.node.readiness()
         assert not any(view.updates for view in (*views, refusable))
         fresh_valkey.resume()

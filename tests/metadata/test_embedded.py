@@ -231,7 +231,7 @@ def test_start_that_takes_too_long_is_given_up_and_leaves_no_server(
 ) -> None:
     monkeypatch.setattr(embedded, "SERVER_OPTIONS", (*embedded.SERVER_OPTIONS, "--unixsocket", "elsewhere"))
     store = EmbeddedValkey(tmp_path, start_limit=0.3)
-    with pytest.raises(EmbeddedStartFailed, match=r"did not answer within 0\.3 s: .*Ready to accept connections"):
+    with pytest.raises(EmbeddedStartFailed, match=r"did not answer within 0\.3 s: "):
         store.start()
     monkeypatch.undo()
     with EmbeddedValkey(tmp_path) as store:

@@ -23,10 +23,12 @@ from tests.support.topology import Topology
 from tests.support.valkeys import Cluster, Replicated
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.also_on_redis
+
 TOPIC = TopicName.parse("topic://public/default/orders")
 PATH = keys.path_of(TOPIC)
 BUCKET = keys.bucket_of(PATH)
-TIMEOUTS = Timeouts(connect=3.0, silence=1.5, patience=6.0)
+TIMEOUTS = Timeouts(connect=3.0, silence=5.0, patience=20.0)
 # So long that whatever arrives in a test came by a bell, and so short that a test can wait for it.
 NEVER, SOON = 600.0, 0.1
 

@@ -24,6 +24,8 @@ from tests.support.processes import ValkeyProcess
 from tests.support.proxy import FaultProxy
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.also_on_redis
+
 TOPIC = TopicName.parse("topic://public/default/orders")
 PLACE = LogPlace.of_segment(TOPIC, "0000-ffff-0")
 SESSION = "a" * 16

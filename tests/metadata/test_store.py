@@ -28,6 +28,8 @@ from protocol.names import NamespaceName, TopicName
 from tests.support.processes import ValkeyProcess
 from tests.support.topology import Topology
 
+pytestmark = pytest.mark.also_on_redis
+
 TOPIC = TopicName.parse("topic://public/default/orders")
 HASTY = Timeouts(connect=0.5, silence=0.3, patience=1.0)
 

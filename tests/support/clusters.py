@@ -1,5 +1,6 @@
-"""A real cluster of Valkey servers whose slots can be moved and whose shards can fail over under a test."""
+"""A real cluster of Valkey or Redis servers whose slots can be moved and whose shards can fail over under a test."""
 
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -23,7 +24,7 @@ NODE_TIMEOUT = 1_500
 class ClusterNode(ValkeyProcess):
     """A server in cluster mode with a bus port of its own choice (the default, port + 10000, may be taken)."""
 
-    def __init__(self, **options: str | int) -> None:
+    def __init__(self, program: Path | None = None, /, **options: str | int) -> None:
         self._bus = ReservedPort()
         cluster_options: dict[str, str | int] = {
             "cluster_enabled": "yes",
@@ -32,7 +33,7 @@ class ClusterNode(ValkeyProcess):
             # However long it was cut off, a replica may stand for election.
             "cluster_replica_validity_factor": 0,
         }
-        super().__init__(**(REPLICATION_OPTIONS | cluster_options | options))
+        super().__init__(program, **(REPLICATION_OPTIONS | cluster_options | options))
         self.id = ""
 
     def wait_ready(self) -> None:
@@ -53,9 +54,10 @@ class ClusterNode(ValkeyProcess):
 class Cluster(Topology):
     kind = "cluster"
 
-    def __init__(self, nodes: list[ClusterNode], **options: str | int) -> None:
+    def __init__(self, nodes: list[ClusterNode], program: Path | None = None, /, **options: str | int) -> None:
         super().__init__(list(nodes))
         self.nodes = nodes
+        self._program = program
         self._options = options
 
     @property
@@ -86,7 +88,7 @@ class Cluster(Topology):
     def add_primary(self) -> ClusterNode:
         """A new empty primary that every node knows; `move_slot` gives it something to do."""
         self._changed = True
-        node = ClusterNode(**self._options)
+        node = ClusterNode(self._program, **self._options)
         self.nodes.append(node)
         self.servers.append(node)
         node.start()
@@ -187,10 +189,10 @@ class SlotMove:
         )
 
 
-def start_cluster(shards: int = 3, replicas: int = 0, **options: str | int) -> Cluster:
+def start_cluster(program: Path | None = None, /, shards: int = 3, replicas: int = 0, **options: str | int) -> Cluster:
     """`shards` primaries with equal shares of the slots and `replicas` for each, settled."""
-    nodes = [ClusterNode(**options) for _ in range(shards * (1 + replicas))]
-    cluster = Cluster(nodes, **options)
+    nodes = [ClusterNode(program, **options) for _ in range(shards * (1 + replicas))]
+    cluster = Cluster(nodes, program, **options)
     try:
         for node in nodes:
             node.spawn()

@@ -35,7 +35,8 @@ Update = api.CommandScalableTopicUpdate
 
 PROBE_INTERVAL: Final = 0.2
 DELETION_NOTICE: Final = 0.5
-STORE_TIMEOUT: Final = 0.5
+# So long that a busy machine is not taken for a store that went away. Tests in which it does go away set less.
+STORE_TIMEOUT: Final = 5.0
 # What a read-back, a reconnect and a creation may add up to on a busy machine, each after its longest pause.
 CONVERGENCE_LIMIT: Final = 30.0
 
@@ -45,7 +46,7 @@ _SETTINGS: Final = Settings(
     store_timeout=STORE_TIMEOUT,
     store_connect_timeout=STORE_TIMEOUT,
     probe_interval=PROBE_INTERVAL,
-    session_lease=2.0,
+    session_lease=5.0,
     deletion_notice=DELETION_NOTICE,
     shutdown_grace=0.5,
 )

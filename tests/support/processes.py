@@ -1,4 +1,4 @@
-"""One real Valkey server process that a test can stop, kill, pause and bring back on the same port and data."""
+"""One real Valkey or Redis server process which a test can stop, kill, pause and bring back on its port and data."""
 
 import contextlib
 import os
@@ -43,12 +43,14 @@ DEFAULTS: dict[str, str | int] = {
 class ValkeyProcess:
     """A server on a TCP port of 127.0.0.1 and on a unix socket, in a directory of its own. `start` it first.
 
-    Options are configuration directives with underscores: `maxmemory="4mb"`, `cluster_enabled="yes"`.
+    Options are configuration directives with underscores: `maxmemory="4mb"`, `cluster_enabled="yes"`. The program is
+    the Valkey that comes with Vela, unless another is named; directives have the names that Redis knows as well.
     """
 
     mode: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, **options: str | int) -> None:
+    def __init__(self, program: Path | None = None, /, **options: str | int) -> None:
+        self._program = program
         self.directory = Path(tempfile.mkdtemp(prefix="vela-test-"))
         self._port = ReservedPort()
         self.port = self._port.number
@@ -183,7 +185,7 @@ class ValkeyProcess:
     def _popen(self) -> subprocess.Popen[bytes]:
         with (self.directory / "log").open("ab") as log:
             return subprocess.Popen(
-                [str(server_binary()), CONFIG_NAME, *self.mode],
+                [str(self._program or server_binary()), CONFIG_NAME, *self.mode],
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -226,9 +228,9 @@ class SentinelProcess(ValkeyProcess):
 
     mode = ("--sentinel",)
 
-    def __init__(self, lines: str) -> None:
+    def __init__(self, lines: str, program: Path | None = None) -> None:
         self._lines = lines
-        super().__init__()
+        super().__init__(program)
 
     def _configuration(self, options: dict[str, str | int]) -> str:
         return f"port {self.port}\nbind {HOST}\n{self._lines}"

@@ -1,5 +1,6 @@
 """A primary with one replica under a real Sentinel."""
 
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -109,19 +110,20 @@ class Replicated(Topology):
 
     def announced_port(self) -> int:
         """The port that Sentinel tells clients."""
-        answer: Any = self.sentinel.command("SENTINEL", "GET-PRIMARY-ADDR-BY-NAME", SERVICE)
+        answer: Any = self.sentinel.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
         return int(answer[1])
 
 
-def start_replicated(**options: str | int) -> Replicated:
+def start_replicated(program: Path | None = None, /, **options: str | int) -> Replicated:
     """Primary, replica in step, and a Sentinel that has seen both."""
-    primary = ValkeyProcess(**(REPLICATION_OPTIONS | options))
-    replica = ValkeyProcess(**(REPLICATION_OPTIONS | options | {"replicaof": f"{HOST} {primary.port}"}))
+    primary = ValkeyProcess(program, **(REPLICATION_OPTIONS | options))
+    replica = ValkeyProcess(program, **(REPLICATION_OPTIONS | options | {"replicaof": f"{HOST} {primary.port}"}))
     sentinel = SentinelProcess(
         f"sentinel monitor {SERVICE} {HOST} {primary.port} 1\n"
         # Longer than Sentinel's own ping period, which is in force until the timing is set below.
         f"sentinel down-after-milliseconds {SERVICE} 30000\n"
-        f"sentinel failover-timeout {SERVICE} 3000\n"
+        f"sentinel failover-timeout {SERVICE} 3000\n",
+        program,
     )
     replicated = Replicated(primary, replica, sentinel)
     try:

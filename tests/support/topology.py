@@ -13,8 +13,8 @@ REPLICATION_USER = "replication"
 REPLICATION_PASSWORD = "replica"
 REPLICATION_OPTIONS: dict[str, str | int] = {
     "user": f"{REPLICATION_USER} on >{REPLICATION_PASSWORD} +psync +replconf +ping",
-    "primaryuser": REPLICATION_USER,
-    "primaryauth": REPLICATION_PASSWORD,
+    "masteruser": REPLICATION_USER,
+    "masterauth": REPLICATION_PASSWORD,
 }
 
 

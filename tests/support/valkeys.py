@@ -1,5 +1,7 @@
 """Real stores in every topology that Vela supports: standalone, primary with replica and Sentinel, cluster."""
 
+from pathlib import Path
+
 import redis
 
 from tests.support.clusters import Cluster, SlotMove, start_cluster
@@ -40,5 +42,5 @@ class Standalone(Topology):
         return self.server.client()
 
 
-def start_standalone(**options: str | int) -> Standalone:
-    return Standalone(ValkeyProcess(**options).start())
+def start_standalone(program: Path | None = None, /, **options: str | int) -> Standalone:
+    return Standalone(ValkeyProcess(program, **options).start())
