@@ -40,6 +40,23 @@ merge and move and connections come and go::
 `open_consumer` shares all segments with the other consumers of a subscription, `open_reader` needs no subscription.
 All of them take `persistent://` topics and single segments as well.
 
+Consume all topics of a namespace that have certain properties, while topics are created, deleted and given other
+properties. Acknowledging cumulatively covers everything that was taken before, of whichever topics::
+
+    async with open_pool("pulsar://127.0.0.1:6650") as pool:
+        async with open_namespace_stream_consumer(
+            pool, "public/default", "billing", properties={"team": "blue"}, on_topic=print
+        ) as consumer:
+            async for message in consumer:
+                print(message.scalable_topic, message.key, message.value)
+                await consumer.ack_cumulative(message)
+
+Topics that match later begin with all their messages where they lack the subscription (`joining_position`). When a
+topic stops matching, what nobody has taken of it is left to others, and what was taken can be acknowledged for ten
+seconds. One that cannot be consumed is tried again without holding up the others: `failures` has the reasons.
+`open_namespace_consumer` shares all segments with the other consumers of the subscription instead. `NamespaceLimits`
+bounds the topics and the messages that wait, which all topics share.
+
 Or hold many watches on one connection::
 
     async with connect("pulsar://127.0.0.1:6650") as connection:
@@ -65,11 +82,20 @@ from protocol.client.errors import (
     SendTimedOut,
     ServerMisbehaved,
     ServerRefused,
+    TooManyTopics,
     UnreadableMessage,
     UpdatesNotTaken,
 )
 from protocol.client.lookups import connect_for_topic
+from protocol.client.matching_topics import TopicEvent, TopicFailed, TopicJoined, TopicLeft
 from protocol.client.message_ids import MessageId
+from protocol.client.namespace_consumer import (
+    NamespaceConsumer,
+    NamespaceStreamConsumer,
+    open_namespace_consumer,
+    open_namespace_stream_consumer,
+)
+from protocol.client.namespace_topics import NamespaceLimits
 from protocol.client.namespaces import NamespaceWatch, watch_namespace
 from protocol.client.outgoing import Message
 from protocol.client.pool import ConnectionPool, open_pool
@@ -97,7 +123,10 @@ __all__ = [
     "MessageId",
     "MessageTooLarge",
     "MixedBatch",
+    "NamespaceConsumer",
     "NamespaceEvent",
+    "NamespaceLimits",
+    "NamespaceStreamConsumer",
     "NamespaceWatch",
     "QueueConsumer",
     "RawNamespaceWatch",
@@ -111,7 +140,12 @@ __all__ = [
     "ServiceAddress",
     "Snapshot",
     "StreamConsumer",
+    "TooManyTopics",
     "TopicConsumer",
+    "TopicEvent",
+    "TopicFailed",
+    "TopicJoined",
+    "TopicLeft",
     "TopicProducer",
     "TopicWatch",
     "UnreadableMessage",
@@ -121,6 +155,8 @@ __all__ = [
     "connect",
     "connect_for_topic",
     "open_consumer",
+    "open_namespace_consumer",
+    "open_namespace_stream_consumer",
     "open_pool",
     "open_producer",
     "open_reader",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from protocol.client.background import background
 from protocol.client.errors import ServerRefused
+from protocol.client.inbox import Inbox, Intake
 from protocol.client.message_ids import Edge, MessageId
 from protocol.client.plain_routes import plain_routes
 from protocol.client.pool import ConnectionPool
@@ -72,15 +73,50 @@ async def open_consumer(
     With any type of subscription: who wants the segments of a scalable topic in order and divided among consumers takes
     `open_stream_consumer` instead. Returns when all segments are subscribed to.
     """
+    async with queue_consumer(
+        pool,
+        topic,
+        subscription,
+        Intake(Inbox(), queue_size),
+        kind=kind,
+        name=name,
+        initial_position=initial_position,
+        confirm_acks=confirm_acks,
+        create_if_missing=create_if_missing,
+    ) as consumer:
+        yield consumer
+
+
+@asynccontextmanager
+async def queue_consumer(
+    pool: ConnectionPool,
+    topic: str,
+    subscription: str,
+    intake: Intake,
+    *,
+    kind: SubscriptionType = SHARED,
+    name: str | None,
+    initial_position: Edge,
+    confirm_acks: bool,
+    create_if_missing: bool,
+) -> AsyncIterator[TopicConsumer]:
+    """The same as `open_consumer`, for messages that may be taken together with those of others."""
 
     def subscription_of(route: Route, _: bool) -> Subscription:
         # Segments that come later begin at their start whatever is asked for: the server sees to that.
         consumer_name = name
         if name is not None and route.segment_id is not None:
             consumer_name = f"{name}-seg-{route.segment_id}"
-        return Subscription(subscription, kind, consumer_name, initial_position, metadata=_metadata(route))
+        return Subscription(
+            subscription,
+            kind,
+            consumer_name,
+            initial_position,
+            metadata=_metadata(route),
+            creates_topic=create_if_missing,
+        )
 
-    async with _consuming(pool, topic, subscription_of, queue_size, confirm_acks, create_if_missing) as consumer:
+    async with _consuming(pool, topic, subscription_of, intake, confirm_acks, create_if_missing) as consumer:
         yield consumer
 
 
@@ -106,7 +142,8 @@ async def open_reader(
             at = "earliest"
         return Subscription(reader_name, EXCLUSIVE, start=Start(at, is_inclusive), metadata=_metadata(route))
 
-    async with _consuming(pool, topic, subscription_of, queue_size, False, create_if_missing) as consumer:
+    intake = Intake(Inbox(), queue_size)
+    async with _consuming(pool, topic, subscription_of, intake, False, create_if_missing) as consumer:
         yield consumer
 
 
@@ -115,7 +152,7 @@ async def _consuming(
     pool: ConnectionPool,
     topic: str,
     subscription_of: SubscriptionOf,
-    queue_size: int,
+    intake: Intake,
     confirm_acks: bool,
     create_if_missing: bool,
 ) -> AsyncIterator[TopicConsumer]:
@@ -124,13 +161,13 @@ async def _consuming(
     async with background() as tasks:
         if parsed.domain == TOPIC:
             consumer: TopicConsumer
-            consumer = queue = QueueConsumer(pool, tasks, name, queue_size=queue_size, confirm_acks=confirm_acks)
+            consumer = queue = QueueConsumer(pool, tasks, name, intake, confirm_acks=confirm_acks)
             consumer._segments_may_go = True
             watch = await start_following(tasks, pool, name, create_if_missing=create_if_missing)
             queue._apply(await anext(watch), subscription_of, is_first=True)
             tasks.start_soon(queue._follow, watch, subscription_of)
         else:
-            consumer = TopicConsumer(pool, tasks, name, queue_size=queue_size, confirm_acks=confirm_acks)
+            consumer = TopicConsumer(pool, tasks, name, intake, confirm_acks=confirm_acks)
             routes = await plain_routes(pool, parsed, create_if_missing)
             consumer._wanted = {(route.topic, ()): subscription_of(route, False) for route in routes.in_order}
             consumer._add_missing()

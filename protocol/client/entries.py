@@ -11,7 +11,7 @@ from typing import TypeAlias
 from google.protobuf.message import DecodeError
 
 from protocol.client.errors import UnreadableMessage
-from protocol.client.message_ids import MessageId
+from protocol.client.message_ids import MessageId, scalable_topic_of
 from protocol.errors import ProtocolError
 from protocol.framing import parse_payload
 from protocol.wire import pulsar_api_pb2 as api
@@ -42,6 +42,11 @@ class ReceivedMessage:
     def topic(self) -> str:
         """The segment or partition it came from."""
         return self.message_id.topic
+
+    @property
+    def scalable_topic(self) -> str:
+        """The `topic://` name that this segment belongs to."""
+        return scalable_topic_of(self.message_id.topic)
 
 
 Item: TypeAlias = ReceivedMessage | UnreadableMessage

@@ -60,6 +60,13 @@ class UpdatesNotTaken(ProtocolError):
     http_status = 503
 
 
+class TooManyTopics(ProtocolError):
+    """More topics match than a namespace consumer may consume at the same time."""
+
+    server_error = api.TooManyRequests
+    http_status = 503
+
+
 class AlreadyClosed(ProtocolError):
     """The producer or consumer was closed on this side."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
+from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
 
 _UNSIGNED = 2**64
@@ -66,6 +68,12 @@ class MessageId:
         if self.batch_index >= 0:
             data.batch_index = self.batch_index
         return data
+
+
+@lru_cache(maxsize=4_096)
+def scalable_topic_of(topic: str) -> str:
+    """The `topic://` name that a segment, or the log of a migrated partition, belongs to."""
+    return str(TopicName.parse(topic).canonical)
 
 
 def edge_to_wire(edge: Edge) -> api.MessageIdData:

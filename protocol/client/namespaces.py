@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
@@ -12,14 +12,12 @@ from protocol.client.background import background
 from protocol.client.connection import CLIENT_VERSION, KEEP_ALIVE_INTERVAL, REQUEST_TIMEOUT, ClientConnection, connect
 from protocol.client.errors import ServerRefused
 from protocol.client.mailboxes import Latest
+from protocol.client.pool import ConnectionPool
 from protocol.client.reconnecting import OnState, Reconnection, WatchState
 from protocol.client.topic_sets import NamespaceEvent, TopicSet
 from protocol.hashing import topic_set_hash
 from protocol.names import NamespaceName
 from protocol.wire import pulsar_api_pb2 as api
-
-# Ids are told apart per connection, and a watch has its connections for itself.
-_WATCH_ID = 1
 
 
 @asynccontextmanager
@@ -46,12 +44,39 @@ async def watch_namespace(
         # Any server can tell about a namespace, so there is no lookup.
         return connect(service_url, client_version=client_version, timeout=timeout, keep_alive=keep_alive)
 
+    async with _following(watch, connected):
+        yield watch
+
+
+@asynccontextmanager
+async def follow_namespace(
+    pool: ConnectionPool,
+    namespace: str,
+    *,
+    properties: Mapping[str, str] | None = None,
+    on_state: OnState | None = None,
+) -> AsyncIterator[NamespaceWatch]:
+    """The same as `watch_namespace`, on a connection that is shared with others."""
+    watch = NamespaceWatch(str(NamespaceName.parse(namespace)), dict(properties or {}), on_state)
+
+    @asynccontextmanager
+    async def connected() -> AsyncIterator[ClientConnection]:
+        yield await pool.service()
+
+    async with _following(watch, connected):
+        yield watch
+
+
+@asynccontextmanager
+async def _following(
+    watch: NamespaceWatch, connected: Callable[[], AbstractAsyncContextManager[ClientConnection]]
+) -> AsyncIterator[None]:
     async def follow() -> None:
         watch._news.end(await watch._reconnection.run(connected, watch._follow))
 
     async with background() as tasks:
         tasks.start_soon(follow)
-        yield watch
+        yield
 
 
 class NamespaceWatch(AsyncIterator[NamespaceEvent]):
@@ -101,19 +126,20 @@ class NamespaceWatch(AsyncIterator[NamespaceEvent]):
     async def _follow(self, connection: ClientConnection) -> None:
         """One connection's part; returns when the server has ended the watch."""
         known = self._set.hash if self._set.is_known else None
-        watch = await connection.open_namespace_watch(
-            self._namespace, properties=self._properties, current_hash=known, watch_id=_WATCH_ID
-        )
+        watch = await connection.open_namespace_watch(self._namespace, properties=self._properties, current_hash=known)
         self._reconnection.opened()
-        while True:
-            updates = await watch.next_all()
-            for update in updates:
-                self._apply(update)
-            if self._set.has_news:
-                self._news.put(None)
-            if (last := updates[-1]).HasField("error"):
-                self._news.end(ServerRefused(last.error, last.message))
-                return
+        try:
+            while True:
+                updates = await watch.next_all()
+                for update in updates:
+                    self._apply(update)
+                if self._set.has_news:
+                    self._news.put(None)
+                if (last := updates[-1]).HasField("error"):
+                    self._news.end(ServerRefused(last.error, last.message))
+                    return
+        finally:
+            watch.abandon()  # others may use the connection further on
 
     def _apply(self, update: api.CommandWatchScalableTopicsUpdate) -> None:
         match update.WhichOneof("event"):

@@ -15,7 +15,7 @@ from protocol.client.attachments import Kind
 from protocol.client.connection import ClientConnection
 from protocol.client.entries import Item, ReceivedEntry, ReceivedMessage, parse_entry
 from protocol.client.errors import ConnectionLost, RequestTimedOut, ServerMisbehaved, ServerRefused, is_passing
-from protocol.client.inbox import Inbox
+from protocol.client.inbox import Intake
 from protocol.client.message_ids import Edge, MessageId, edge_to_wire
 from protocol.client.pool import ConnectionPool
 from protocol.client.receive_buffer import ReceiveBuffer
@@ -30,7 +30,7 @@ QUEUE_SIZE = 1_000
 
 
 class SegmentConsumer(Attached):
-    """Puts messages into an inbox, up to `queue_size` of them ahead of who takes them.
+    """Puts messages into an inbox, up to the queue size of its intake ahead of who takes them.
 
     What nobody has taken when the place is lost is forgotten, since the server delivers it again, and so are messages
     that were taken and not acknowledged. Acknowledgements are told again until they are confirmed, and at a new place
@@ -44,24 +44,22 @@ class SegmentConsumer(Attached):
         pool: ConnectionPool,
         topic: str,
         subscription: Subscription,
-        inbox: Inbox,
+        intake: Intake,
         on_end: Callable[[SegmentConsumer, ProtocolError], None],
         *,
-        queue_size: int = QUEUE_SIZE,
         confirm_acks: bool = True,
-        tracks_unacked: bool = False,
     ) -> None:
         super().__init__(pool, topic)
         self.subscription = subscription
         self.reached_end = False  # the topic is sealed and everything in it was delivered
         self.is_active: bool | None = None  # of a Failover subscription, once the server has said so
-        self._inbox = inbox
+        self._inbox = intake.inbox
         self._on_end = on_end
         self._confirm_acks = confirm_acks
-        self._buffer = ReceiveBuffer(queue_size)
+        self._buffer = ReceiveBuffer(intake.queue_size)
         self._epoch = 0  # tells what was sent before a redelivery from what comes again
         self.last_taken: MessageId | None = None
-        self._tracks_unacked = tracks_unacked
+        self._tracks_unacked = intake.tracks_unacked
         self._unacked: OrderedDict[tuple[int, int, int], tuple[int, MessageId]] = OrderedDict()  # taken, with the order
         self._all_acked = trio.lowlevel.ParkingLot()
         self._acks = AckQueue()

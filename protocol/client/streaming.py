@@ -13,6 +13,7 @@ from protocol.client.acks import AckGroup
 from protocol.client.background import background
 from protocol.client.entries import ReceivedMessage
 from protocol.client.errors import AlreadyClosed, RequestTimedOut
+from protocol.client.inbox import Inbox, Intake
 from protocol.client.message_ids import Edge, MessageId
 from protocol.client.plain_routes import plain_routes
 from protocol.client.pool import ConnectionPool
@@ -43,6 +44,32 @@ async def open_stream_consumer(
     `name` is who the consumer is: one that comes back under its name soon enough gets the same segments. Segments that
     are assigned to another are left once everything that was taken from them is acknowledged.
     """
+    async with stream_consumer(
+        pool,
+        topic,
+        subscription,
+        Intake(Inbox(), queue_size, tracks_unacked=True),
+        name=name,
+        initial_position=initial_position,
+        confirm_acks=confirm_acks,
+        create_if_missing=create_if_missing,
+    ) as consumer:
+        yield consumer
+
+
+@asynccontextmanager
+async def stream_consumer(
+    pool: ConnectionPool,
+    topic: str,
+    subscription: str,
+    intake: Intake,
+    *,
+    name: str | None,
+    initial_position: Edge,
+    confirm_acks: bool,
+    create_if_missing: bool,
+) -> AsyncIterator[StreamConsumer]:
+    """The same as `open_stream_consumer`, for messages that may be taken together with those of others."""
     parsed = TopicName.parse(topic)
     name = name or f"stream-{secrets.token_hex(4)}"
     async with background() as tasks:
@@ -50,8 +77,8 @@ async def open_stream_consumer(
             pool,
             tasks,
             str(parsed),
-            Subscription(subscription, EXCLUSIVE, name, initial_position),
-            queue_size=queue_size,
+            intake,
+            Subscription(subscription, EXCLUSIVE, name, initial_position, creates_topic=create_if_missing),
             confirm_acks=confirm_acks,
         )
         try:
@@ -72,12 +99,12 @@ class StreamConsumer(TopicConsumer):
         pool: ConnectionPool,
         tasks: trio.Nursery,
         topic: str,
+        intake: Intake,
         subscription: Subscription,
         *,
-        queue_size: int = QUEUE_SIZE,
         confirm_acks: bool = True,
     ) -> None:
-        super().__init__(pool, tasks, topic, queue_size=queue_size, confirm_acks=confirm_acks, tracks_unacked=True)
+        super().__init__(pool, tasks, topic, intake, confirm_acks=confirm_acks)
         self.assignments = 0  # how often segments were assigned
         self._subscription = subscription
         self._registration: Registration | None = None

@@ -57,6 +57,7 @@ class Subscription:
     key_ranges: Sequence[tuple[int, int]] = ()
     by_entry_bucket: bool = False  # whether those are ranges of entry buckets
     metadata: Mapping[str, str] = field(default_factory=dict)  # of the consumer
+    creates_topic: bool = True  # where a classic topic is missing
     start: Start | None = None  # for a reader, whose subscription is gone when it is closed
 
     @property
@@ -88,7 +89,7 @@ class Subscription:
         request.initialPosition = (
             api.CommandSubscribe.Earliest if self.initial_position == "earliest" else api.CommandSubscribe.Latest
         )
-        request.force_topic_creation = True
+        request.force_topic_creation = self.creates_topic
         request.consumer_epoch = consumer_epoch
         for key, value in self.metadata.items():
             request.metadata.add(key=key, value=value)

@@ -11,10 +11,10 @@ from protocol.backoff import Backoff
 from protocol.client.acks import AckGroup
 from protocol.client.entries import ReceivedMessage
 from protocol.client.errors import AlreadyClosed, RequestTimedOut, ServerRefused
-from protocol.client.inbox import Inbox
+from protocol.client.inbox import Intake
 from protocol.client.message_ids import Edge, MessageId
 from protocol.client.pool import ConnectionPool
-from protocol.client.segment_consumer import QUEUE_SIZE, SegmentConsumer
+from protocol.client.segment_consumer import SegmentConsumer
 from protocol.client.subscriptions import Subscription
 from protocol.errors import ProtocolError
 from protocol.wire import pulsar_api_pb2 as api
@@ -36,22 +36,20 @@ class TopicConsumer(AsyncIterator[ReceivedMessage]):
         pool: ConnectionPool,
         tasks: trio.Nursery,
         topic: str,
+        intake: Intake,
         *,
-        queue_size: int = QUEUE_SIZE,
         confirm_acks: bool = True,
-        tracks_unacked: bool = False,
     ) -> None:
         self.topic = topic
         self.failure: ProtocolError | None = None
         self._pool = pool
         self._tasks = tasks
-        self._inbox = Inbox()
+        self._intake = intake
+        self._inbox = intake.inbox
         self._wanted: dict[SegmentKey, Subscription] = {}  # what should be consumed
         self._segments: dict[SegmentKey, SegmentConsumer] = {}
         self._leaving: set[SegmentKey] = set()  # those of them that are about to go
-        self._queue_size = queue_size
         self._confirm_acks = confirm_acks
-        self._tracks_unacked = tracks_unacked
         # Whether segments may be gone before that is told: they are given up then, and not the consumer.
         self._segments_may_go = False
         self._retry = Backoff()
@@ -94,6 +92,16 @@ class TopicConsumer(AsyncIterator[ReceivedMessage]):
         message_id = _id_of(message)
         segment = self._segment_of(message_id)
         return None if segment is None else segment.ack(message_id)
+
+    @property
+    def unacked(self) -> int:
+        """How many messages were taken and not acknowledged, where the intake notes them."""
+        return sum(segment.unacked for segment in self._segments.values())
+
+    async def wait_all_acked(self) -> None:
+        """Until all that were taken are acknowledged, or belong to segments that are gone."""
+        while waiting := [segment for segment in self._segments.values() if segment.unacked]:
+            await waiting[0].wait_all_acked()
 
     async def flush_acks(self) -> None:
         """Until everything that was acknowledged is confirmed."""
@@ -141,11 +149,9 @@ class TopicConsumer(AsyncIterator[ReceivedMessage]):
                 self._pool,
                 key[0],
                 subscription,
-                self._inbox,
+                self._intake,
                 self._segment_ended,
-                queue_size=self._queue_size,
                 confirm_acks=self._confirm_acks,
-                tracks_unacked=self._tracks_unacked,
             )
             self._tasks.start_soon(segment.run)
 
