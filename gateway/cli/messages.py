@@ -61,17 +61,19 @@ def stored_as_object(message: Message, message_id: MessageId) -> dict[str, Any]:
     return _id_as_object(message_id) | {"key": message.key}
 
 
-def describe(message: ReceivedMessage) -> str:
-    """One line for people: where it was stored, its key, its value."""
-    parts = [str(message.message_id), _place(message.topic), *_of_key(message.key), _value(message)]
+def describe(message: ReceivedMessage, *, names_topic: bool = False) -> str:
+    """One line for people: the topic where that is not clear, where it was stored, its key, its value."""
+    parts = [printable(message.scalable_topic)] if names_topic else []
+    parts += [str(message.message_id), _place(message.topic), *_of_key(message.key), _value(message)]
     if message.redelivery_count:
         parts.append(f"(delivered again, {message.redelivery_count})")
     return "  ".join(parts)
 
 
-def as_object(message: ReceivedMessage) -> dict[str, Any]:
+def as_object(message: ReceivedMessage, *, names_topic: bool = False) -> dict[str, Any]:
     """A message for programs; a value that is no text is in base64."""
-    shown: dict[str, Any] = _id_as_object(message.message_id) | {"key": message.key}
+    shown: dict[str, Any] = {"topic": message.scalable_topic} if names_topic else {}
+    shown |= _id_as_object(message.message_id) | {"key": message.key}
     if message.is_null:
         shown["value"] = None
     else:

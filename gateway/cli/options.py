@@ -50,14 +50,11 @@ Topic = Annotated[
         help="[bold]topic://tenant/namespace/name[/bold], the same without topic://, or just a name in public/default.",
     ),
 ]
-AnyTopic = Annotated[
-    str,
-    typer.Argument(
-        metavar="TOPIC",
-        help="[bold]topic://tenant/namespace/name[/bold], the same without topic://, or just a name in public/default;"
-        " [bold]persistent://tenant/namespace/name[/bold] for a classic topic.",
-    ),
-]
+TOPIC_OF_ANY_KIND = (
+    "[bold]topic://tenant/namespace/name[/bold], the same without topic://, or just a name in public/default;"
+    " [bold]persistent://tenant/namespace/name[/bold] for a classic topic."
+)
+AnyTopic = Annotated[str, typer.Argument(metavar="TOPIC", help=TOPIC_OF_ANY_KIND)]
 Properties = Annotated[
     list[str] | None,
     typer.Option("--property", "-p", metavar="KEY=VALUE", help="A property; may be given several times."),
@@ -136,14 +133,14 @@ def parse_subscription(text: str) -> str:
     return text
 
 
-def parse_properties(given: list[str] | None) -> dict[str, str]:
+def parse_properties(given: list[str] | None, option: str = "--property") -> dict[str, str]:
     properties = {}
     for text in given or []:
         key, equals, value = text.partition("=")
         if not (key and equals and value):
-            raise typer.BadParameter(f'"{text}" is no KEY=VALUE.', param_hint="--property")
+            raise typer.BadParameter(f'"{text}" is no KEY=VALUE.', param_hint=option)
         if key in properties:
-            raise typer.BadParameter(f'"{key}" is given twice.', param_hint="--property")
+            raise typer.BadParameter(f'"{key}" is given twice.', param_hint=option)
         properties[key] = value
     return properties
 

@@ -144,3 +144,30 @@ def test_times_that_no_calendar_has_are_shown_as_they_are() -> None:
     message = ReceivedMessage(MessageId("x", 1, 2), b"", publish_time_ms=2**63, is_null=True)
     shown = as_object(message)
     assert (shown["publishTime"], shown["value"]) == (2**63, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "either a topic or --namespace"),
+        (["t", "--namespace", "public/default"], "either a topic or --namespace"),
+        (["t", "--filter", "team=blue"], "goes with --namespace"),
+        (["--namespace", "public/default", "--filter", "team"], "no KEY=VALUE"),
+        (["--namespace", "public/default", "--filter", "a=1", "--filter", "a=2"], "given twice"),
+    ],
+)
+def test_a_topic_and_a_namespace_exclude_one_another(arguments: list[str], complaint: str) -> None:
+    outcome = vela("consume", *arguments, "-s", "mine")
+    assert outcome.code == 2
+    assert complaint in " ".join(outcome.err.split())
+
+
+def test_what_is_no_namespace_is_one_sentence() -> None:
+    assert_one_sentence(vela("consume", "--namespace", "default", "-s", "mine"))
+
+
+def test_messages_of_a_namespace_are_shown_with_their_topics() -> None:
+    message = ReceivedMessage(MessageId("segment://public/default/orders/0000-ffff-0", 1, 2), b"one", "k")
+    assert describe(message, names_topic=True) == "topic://public/default/orders  1:2  0000-ffff-0  [k]  one"
+    assert as_object(message, names_topic=True)["topic"] == "topic://public/default/orders"
+    assert "topic" not in as_object(message)
