@@ -54,6 +54,7 @@ class SubscriptionFigures(msgspec.Struct, frozen=True, array_like=True):
     bytes_out: float = 0.0
     redelivered: float = 0.0  # messages
     acked: float = 0.0  # entries
+    delayed: int = 0  # entries that wait for their time
 
 
 class Traffic(msgspec.Struct, frozen=True, array_like=True):
@@ -84,6 +85,7 @@ class Traffic(msgspec.Struct, frozen=True, array_like=True):
                     it.unacked,
                     it.consumer_count,
                     tuple(msgspec.structs.replace(c, message_rate=0.0, byte_rate=0.0) for c in it.consumers),
+                    delayed=it.delayed,
                 )
                 for name, it in self.subscriptions.items()
             },

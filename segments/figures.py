@@ -79,6 +79,7 @@ def _subscription(subscription: LogSubscription, now: float, most: int) -> Subsc
         ),
         *_rounded((messages_out, bytes_out)),
         *_rounded((redelivered, acked)),
+        subscription.delayed,
     )
 
 

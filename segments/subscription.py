@@ -7,7 +7,8 @@ read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 import trio
@@ -15,6 +16,7 @@ import trio
 from metadata.errors import LogFenced, LogMissing, StoreError
 from metadata.log_entries import StoredEntry
 from protocol.backoff import Backoff
+from segments.alarm import Alarm
 from segments.consumers import Consumer
 from segments.cursor_keeper import Told
 from segments.cursors import Cursor
@@ -34,6 +36,10 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 
 
+def _wall_clock() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class Log(Protocol):
     """The log as its subscriptions see it."""
 
@@ -45,6 +51,10 @@ class Log(Protocol):
 
     @property
     def sealed(self) -> bool: ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this node still has it."""
 
     def cached(self, indexes: Sequence[int]) -> list[StoredEntry] | None: ...
 
@@ -72,7 +82,9 @@ class LogSubscription:
         durable: bool,
         max_unacked: int,
         partition: int | None = None,
+        now_ms: Callable[[], int] = _wall_clock,
     ) -> None:
+        """`now_ms` says what time it is for messages that name the time of their delivery."""
         self.name = name
         self.durable = durable
         self.dispatcher: Dispatcher[Consumer] = Dispatcher(
@@ -88,6 +100,9 @@ class LogSubscription:
         self._log = log_
         self._nursery = nursery
         self._reading = False
+        self._now_ms = now_ms
+        self._asked_ms = 0  # when it was last asked what is wanted
+        self._alarm = Alarm(nursery, now_ms, self.wake)
         self._max_unacked = max_unacked
         self._partition = partition
         self._sharing = KeySharing.AUTO_SPLIT
@@ -111,6 +126,11 @@ class LogSubscription:
     def backlog(self) -> int:
         """Entries that are not acknowledged."""
         return self.dispatcher.backlog(self._log.next)
+
+    @property
+    def delayed(self) -> int:
+        """Entries that its consumers will get when they are due, as far as the log has been read."""
+        return self.dispatcher.delayed
 
     def rates(self, now: float) -> tuple[float, float, float, float]:
         """Messages and bytes out, messages sent again, and entries acknowledged, per second."""
@@ -247,7 +267,7 @@ class LogSubscription:
 
     def wake(self) -> None:
         """Something is there, or somebody can take more."""
-        if self._reading:
+        if self._reading or not self._log.is_open:
             return
         try:
             self._hand_out_cached()
@@ -257,7 +277,7 @@ class LogSubscription:
 
     def _hand_out_cached(self) -> None:
         rounds = 0
-        while (wanted := self.dispatcher.wanted(self._log.next)) is not None and wanted:
+        while wanted := self._wanted():
             found = self._log.cached(wanted)
             rounds += 1
             if found is None or rounds > _ROUNDS_PER_TURN:
@@ -266,13 +286,17 @@ class LogSubscription:
                 return
             if not self._hand_out(found, wanted):
                 break
-        self._await_room()
+        self._await_more()
+
+    def _wanted(self) -> Sequence[int] | None:
+        self._asked_ms = self._now_ms()
+        return self.dispatcher.wanted(self._log.next, self._asked_ms)
 
     async def _read(self) -> None:
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         pages = ReadingAhead(self._log.fetch, self._nursery, SLICE_ENTRIES)
         try:
-            while (wanted := self.dispatcher.wanted(self._log.next)) is not None and wanted:
+            while wanted := self._wanted():
                 found = self._log.cached(wanted)
                 if found is None:
                     try:
@@ -293,7 +317,7 @@ class LogSubscription:
             self._fail()
         finally:
             self._reading = False
-            self._await_room()
+            self._await_more()
 
     def _fail(self) -> None:
         """After a fault of ours, of which nobody knows how far it went: all begin anew.
@@ -329,7 +353,7 @@ class LogSubscription:
         The latter where all of it was acknowledged while it was fetched, or waits for a consumer that has no room
         while others have.
         """
-        deliveries = self.dispatcher.offer(entries)
+        deliveries = self.dispatcher.offer(entries, self._now_ms())
         messages = size = again = 0
         # Together for each consumer: calls to the kernel cost more than all that is done here.
         parts: dict[Consumer, list[bytes]] = {}
@@ -356,15 +380,19 @@ class LogSubscription:
             self._meter_out.count(now, messages, size)
             if again:
                 self._count_back(now, again, 0)
-        return bool(deliveries) or self.dispatcher.wanted(self._log.next) != wanted
+        return bool(deliveries) or self._wanted() != wanted
 
     def _count_back(self, now: float, redelivered: int, acked: int) -> None:
         if self._meter_back is None:
             self._meter_back = Meter(self._log.opened_at)
         self._meter_back.count(now, redelivered, acked)
 
-    def _await_room(self) -> None:
-        """Go on when a connection has taken what is queued for it."""
+    def _await_more(self) -> None:
+        """Go on when a connection has taken what is queued for it, and when the next message is due."""
+        due = self.dispatcher.next_due
+        # What was due when it was asked for waits for somebody who can take it.
+        if due is not None and due > self._asked_ms and self.consumers:
+            self._alarm.set(due)
         for consumer in self.consumers:
             if not consumer.is_ready and not consumer.peer.closed and self.dispatcher.permits(consumer) > 0:
                 consumer.peer.when_sent(self.wake)

@@ -133,6 +133,7 @@ class ProducerStats(msgspec.Struct, frozen=True, rename="camel"):
 class SubscriptionSegmentStats(msgspec.Struct, frozen=True, rename="camel"):
     msg_backlog: int = 0
     backlog_size: int = 0
+    delayed_message_count: int = 0
     unacked_messages: int = 0
     msg_rate_out: float = 0.0
     byte_rate_out: float = 0.0
@@ -162,8 +163,9 @@ class ConsumerStats(msgspec.Struct, frozen=True, rename="camel"):
 class SubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):
     """`segments` has those where there is something to tell, `drained_segment_ids` sealed ones with nothing left.
 
-    `msg_backlog` and `message_ack_rate` count entries, of which a batch is one; `backlog_size` is an estimate. `type`
-    is null until the first consumer decides.
+    `msg_backlog` and `message_ack_rate` count entries, of which a batch is one; `backlog_size` is an estimate.
+    `delayed_message_count` has those of the backlog that wait for the time of their delivery. `type` is null
+    until the first consumer decides.
     """
 
     type: Literal["STREAM", "QUEUE", "CHECKPOINT"] | None
@@ -172,6 +174,7 @@ class SubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):
     drained_segment_ids: list[int]
     msg_backlog: int = 0
     backlog_size: int = 0
+    delayed_message_count: int = 0
     unacked_messages: int = 0
     msg_rate_out: float = 0.0
     byte_rate_out: float = 0.0
@@ -230,11 +233,18 @@ class ClassicConsumerStats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ClassicSubscriptionStats(msgspec.Struct, frozen=True, rename="camel"):
-    """`type` is null while it has no consumers; a backlog is in entries, and its size is an estimate."""
+    """`type` is null while it has no consumers; a backlog is in entries, and its size is an estimate.
+
+    `msg_delayed` has those of it that wait for the time of their delivery, and so has `delayed_message_count`, which is
+    the name for scalable topics.
+    """
 
     type: str | None = None
     msg_backlog: int = 0
     backlog_size: int = 0
+    msg_backlog_no_delayed: int = 0
+    msg_delayed: int = 0
+    delayed_message_count: int = 0
     unacked_messages: int = 0
     msg_rate_out: float = 0.0
     msg_throughput_out: float = 0.0

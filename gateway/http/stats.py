@@ -151,6 +151,7 @@ def _subscription(
         drained_segment_ids=sorted(subscription.drained),
         msg_backlog=sum(it.msg_backlog for it in segments.values()),
         backlog_size=sum(it.backlog_size for it in segments.values()),
+        delayed_message_count=sum(it.delayed_message_count for it in segments.values()),
         unacked_messages=sum(it.unacked_messages for it in segments.values()),
         msg_rate_out=total(it.msg_rate_out for it in segments.values()),
         byte_rate_out=total(it.byte_rate_out for it in segments.values()),
@@ -165,6 +166,7 @@ def _of_segment(subscription: str, found: LogFigures, assigned: int) -> Subscrip
     return SubscriptionSegmentStats(
         msg_backlog=found.backlogs.get(subscription, 0),
         backlog_size=found.backlog_size(subscription),
+        delayed_message_count=told.delayed,
         unacked_messages=told.unacked,
         msg_rate_out=told.messages_out,
         byte_rate_out=told.bytes_out,

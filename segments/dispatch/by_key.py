@@ -1,21 +1,22 @@
 """Key_Shared: every key has one receiver, and its entries come in order.
 
 A key moves when receivers come and go. Its next entry then waits until nothing of it is unacknowledged elsewhere.
-An entry that cannot be handed out yet is passed over and waits by its index, so that others go on.
+An entry that cannot be handed out yet is passed over and waits by its index, so that others go on. One that is delayed
+comes when it is due, in whatever order that is; chunks of a message go to who has begun to get it, wherever its key is.
 """
 
 from collections.abc import Sequence
 
 from metadata.log_entries import StoredEntry
 from segments.cursors import Cursor
-from segments.dispatch.distribution import SLICE_ENTRIES, Distribution
+from segments.dispatch.chunks import Chunks
+from segments.dispatch.delayed import Delayed
+from segments.dispatch.distribution import LOOK_AHEAD, SLICE_ENTRIES, Distribution
 from segments.dispatch.due import DueIndexes
 from segments.dispatch.held import Held
 from segments.dispatch.key_owners import KeyOwners
-from segments.dispatch.receivers import Delivery, R, Seat
-
-# With so many passed over, reading on stops until some are handed out: the rest of the log would follow.
-LOOK_AHEAD = 20_000
+from segments.dispatch.receivers import MAX_PERMITS, Delivery, R, Seat
+from segments.entry_metadata import traits_of
 
 
 class ByKey(Distribution[R]):
@@ -37,7 +38,22 @@ class ByKey(Distribution[R]):
         # Under None what belongs to nobody.
         self._queues: dict[Seat[R] | None, DueIndexes] = {None: DueIndexes()}
         self._aside: dict[int, DueIndexes] = {}
-        self._waiting = 0
+        # Which places those have that wait: where they belong may change before they are looked up again.
+        self._places: dict[int, DueIndexes] = {}
+        self._chunks: Chunks[R] = Chunks()
+        self._messages: dict[int, str] = {}  # of every chunk that is held or waits, which message it is a part of
+        self._delayed = Delayed()
+        # Those that are due now, of which nobody knows the slot: their keys are read again.
+        self._matured = DueIndexes()
+        self._is_passing = False  # over entries that are not due: permits say nothing about how many to fetch
+
+    @property
+    def delayed(self) -> int:
+        return len(self._delayed)
+
+    @property
+    def next_due(self) -> int | None:
+        return self._delayed.next_due
 
     @property
     def active(self) -> Seat[R] | None:
@@ -50,6 +66,7 @@ class ByKey(Distribution[R]):
         self._line_up(self._all_waiting())
 
     def leave(self, seat: Seat[R]) -> None:
+        self._chunks.leave(seat)
         self._put_back(self._held.take_all(seat))
         self._owners.leave(seat)
         self._held.seats.remove(seat)
@@ -57,11 +74,15 @@ class ByKey(Distribution[R]):
         del self._queues[seat]
         if self._held.seats:
             self._line_up(waiting)
+        elif self._delayed:
+            # Not all over again, or whoever comes would wait for all of the delayed ones to be read; but by their keys.
+            self._matured.update(waiting)
+            self._forget_slots()
         else:
             # Reading again from the mark on finds them all, and whoever comes may see other slots.
             self._forget()
 
-    def wanted(self, end: int) -> list[int] | range | None:
+    def wanted(self, end: int, now_ms: int) -> list[int] | range | None:
         total = 0
         due: list[int] = []
         for seat in self._held.seats:
@@ -72,11 +93,14 @@ class ByKey(Distribution[R]):
         if due:
             # The lowest of all are the lowest of each, so no queue is asked for anything but its front.
             return sorted(due)[:SLICE_ENTRIES]
-        if not total or self._waiting >= LOOK_AHEAD:
+        if not total or len(self._places) >= LOOK_AHEAD:
             return None
-        return self.ahead(end, self.pace.entries(total))
+        if self._delayed and len(self._matured) < SLICE_ENTRIES:
+            self._matured.update(self._delayed.take_due(now_ms, SLICE_ENTRIES))
+        count = self.pace.entries(MAX_PERMITS if self._is_passing else total)
+        return self._matured.lowest(count) if self._matured else self.ahead(end, count)
 
-    def offer(self, entries: Sequence[StoredEntry]) -> list[Delivery[R]]:
+    def offer(self, entries: Sequence[StoredEntry], now_ms: int) -> list[Delivery[R]]:
         self.pace.learn(entries)
         able = {seat for seat in self._held.seats if seat.room(self._max_unacked)}
         deliveries: list[Delivery[R]] = []
@@ -85,7 +109,7 @@ class ByKey(Distribution[R]):
             for seat in self._held.seats:
                 if seat in able:
                     self._offer_again(seat, again, able, deliveries)
-        self._offer_fresh(entries, able, deliveries)
+        self._offer_fresh(entries, able, deliveries, now_ms)
         return deliveries
 
     def _offer_again(
@@ -96,28 +120,44 @@ class ByKey(Distribution[R]):
             if index not in entries or seat not in able:
                 return
             queue.discard(index)
-            self._waiting -= 1
+            del self._places[index]
             self._hand_out(seat, entries[index], able, deliveries)
 
-    def _offer_fresh(self, entries: Sequence[StoredEntry], able: set[Seat[R]], deliveries: list[Delivery[R]]) -> None:
-        cursor = self.cursor
+    def _offer_fresh(
+        self, entries: Sequence[StoredEntry], able: set[Seat[R]], deliveries: list[Delivery[R]], now_ms: int
+    ) -> None:
+        cursor, matured = self.cursor, self._matured
+        passed = 0
+        self._is_passing = False
         for entry in entries:
             index = entry.index
             if index < self.read:
-                continue
-            if index != self.read or index <= cursor.top:
+                if index not in matured:
+                    continue
+            elif index != self.read or index <= cursor.top:
                 self.read = cursor.next_unacked(self.read)
                 if index != self.read:
                     continue
-            if not able or self._waiting >= LOOK_AHEAD:
+            if not able or len(self._places) >= LOOK_AHEAD:
                 return
-            self.read = index + 1
+            if index == self.read:
+                self.read = index + 1
+            else:
+                matured.discard(index)
+            due_ms, chunked = traits_of(entry)
+            if due_ms > now_ms:
+                self._delayed.add(index, due_ms)
+                passed += 1
+                continue
             slot = self._slots[index] = self._owners.slot(entry)
-            seat = self._owners.owner(slot)
+            if chunked is not None:
+                self._messages[index] = chunked
+            seat = self._receiver_of(index)
             if seat in able and not self._queues[seat] and self._holders.get(slot, seat) is seat:
                 self._hand_out(seat, entry, able, deliveries)
             else:
                 self._wait(index)
+        self._is_passing = passed > 0
 
     def _hand_out(self, seat: Seat[R], entry: StoredEntry, able: set[Seat[R]], deliveries: list[Delivery[R]]) -> None:
         index = entry.index
@@ -125,7 +165,10 @@ class ByKey(Distribution[R]):
         if not left:
             self._held.settle(None, index)
             del self._slots[index]
+            self._messages.pop(index, None)
             return
+        if index in self._messages:
+            self._chunks.assign(self._messages[index], index, seat)
         slot = self._slots[index]
         self._holders[slot] = seat
         self._held_of_slot[slot] = self._held_of_slot.get(slot, 0) + 1
@@ -136,16 +179,24 @@ class ByKey(Distribution[R]):
         if seat.permits <= 0 or seat.messages >= self._max_unacked:
             able.discard(seat)
 
-    def _place(self, slot: int) -> DueIndexes:
-        """Where entries of a slot wait."""
-        owner = self._owners.owner(slot)
-        if owner is not None and self._holders.get(slot, owner) is not owner:
-            return self._aside.setdefault(slot, DueIndexes())
-        return self._queues[owner]
+    def _receiver_of(self, index: int) -> Seat[R] | None:
+        """The owner of its key. But who has begun to get a message, and holds the key, gets the rest of it: it cannot
+        acknowledge what it has before, and the owner would wait for that."""
+        slot = self._slots[index]
+        if index in self._messages:
+            begun = self._chunks.seat(self._messages[index])
+            if begun is not None and begun is self._holders.get(slot):
+                return begun
+        return self._owners.owner(slot)
 
     def _wait(self, index: int) -> None:
-        self._place(self._slots[index]).add(index)
-        self._waiting += 1
+        slot, seat = self._slots[index], self._receiver_of(index)
+        if seat is not None and self._holders.get(slot, seat) is not seat:
+            place = self._aside.setdefault(slot, DueIndexes())
+        else:
+            place = self._queues[seat]
+        place.add(index)
+        self._places[index] = place
 
     def _release(self, slot: int) -> None:
         """One entry of a slot is held no more. After the last of them, what stood aside may go to its owner."""
@@ -154,33 +205,37 @@ class ByKey(Distribution[R]):
             self._held_of_slot[slot] = count
             return
         del self._held_of_slot[slot], self._holders[slot]
-        aside = self._aside.pop(slot, None)
-        if aside is not None:
-            self._place(slot).update(aside)
+        for index in sorted(self._aside.pop(slot, ())):
+            self._wait(index)
 
     def _all_waiting(self) -> list[int]:
-        places = [*self._queues.values(), *self._aside.values()]
-        return sorted([index for place in places for index in place])
+        return sorted(self._places)
 
     def _line_up(self, waiting: Sequence[int]) -> None:
         """Put all that waits where it belongs now."""
         for queue in self._queues.values():
             queue.clear()
         self._aside.clear()
-        self._waiting = 0
+        self._places.clear()
         for index in waiting:
             self._wait(index)
 
     def settle(self, seat: Seat[R] | None, index: int) -> None:
         holder = self._held.settle(seat, index)
-        slot = self._slots.pop(index, None)
-        if slot is None:
-            return
-        if holder is not None:
-            self._release(slot)
+        if index not in self._slots:
+            self._matured.discard(index)
+            self._delayed.discard(index)
+        elif holder is not None:
+            self._release(self._slots.pop(index))
         else:
-            self._place(slot).discard(index)
-            self._waiting -= 1
+            self._places.pop(index).discard(index)
+            del self._slots[index]
+        message = self._messages.pop(index, None)
+        if message is not None:
+            self._chunks.settle(index)
+            if self._chunks.seat(message) is None and message in self._messages.values():
+                # The rest of it waits for somebody who has nothing of it any more.
+                self._line_up(self._all_waiting())
 
     def settle_partly(self, seat: Seat[R] | None, index: int) -> None:
         self._held.reduce(seat, index, self.cursor.remaining(index).bit_count())
@@ -189,6 +244,10 @@ class ByKey(Distribution[R]):
         mark = self.cursor.mark
         for index in self._held.settle_below(mark):
             self._release(self._slots.pop(index))
+        self._chunks.settle_below(mark)
+        self._messages = {index: message for index, message in self._messages.items() if index > mark}
+        self._matured.drop_below(mark + 1)
+        self._delayed.drop_below(mark + 1)
         waiting = self._all_waiting()
         for index in waiting:
             if index <= mark:
@@ -197,7 +256,14 @@ class ByKey(Distribution[R]):
         self.read = max(self.read, mark + 1)
 
     def take_back(self, seat: Seat[R], indexes: Sequence[int] | None) -> None:
-        self._put_back(self._held.take_back(seat, indexes))
+        if indexes is not None and self._chunks:
+            indexes = sorted(self._chunks.with_siblings(indexes))
+        taken = self._held.take_back(seat, indexes)
+        released = self._chunks.release(taken)
+        self._put_back(taken)
+        if released:
+            # What waits of these messages goes where it belongs without them.
+            self._line_up(self._all_waiting())
 
     def _put_back(self, taken: Sequence[int]) -> None:
         for index in taken:
@@ -213,8 +279,15 @@ class ByKey(Distribution[R]):
         self._forget()
 
     def _forget(self) -> None:
+        self._forget_slots()
+        self._delayed.clear()
+        self._matured.clear()
+        self.read = self.cursor.mark + 1
+
+    def _forget_slots(self) -> None:
         self._slots.clear()
         self._holders.clear()
         self._held_of_slot.clear()
+        self._chunks.clear()
+        self._messages.clear()
         self._line_up(())
-        self.read = self.cursor.mark + 1

@@ -1,7 +1,8 @@
 """The dispatcher of one subscription on one log: permits and acknowledgements come in, deliveries go out.
 
 The caller asks what is `wanted`, fetches it, and `offer`s it. Anything may happen between the two: what has been
-acknowledged, handed out or sought away meanwhile is passed over, and what nobody takes stays wanted.
+acknowledged, handed out or sought away meanwhile is passed over, and what nobody takes stays wanted. Times are
+those of the wall, in milliseconds, because that is what messages name.
 """
 
 from collections.abc import Sequence
@@ -103,18 +104,28 @@ class Dispatcher(Generic[R]):
         seat = self._seats.get(receiver)
         return 0 if seat is None else seat.permits
 
-    def wanted(self, end: int) -> list[int] | range | None:
+    @property
+    def delayed(self) -> int:
+        """Shared and Key_Shared: entries that were passed over because they are not due."""
+        return self._distribution.delayed
+
+    @property
+    def next_due(self) -> int | None:
+        """When the next of these may be due, and something may be `wanted` that was not."""
+        return self._distribution.next_due
+
+    def wanted(self, end: int, now_ms: int) -> list[int] | range | None:
         """Entries below `end` to fetch next: those to be delivered again first, then onwards from the read position.
 
         Never both in one answer. None if nobody can take anything, empty if there is nothing to deliver.
         """
         if end > self._end:
             self._end = end
-        return self._distribution.wanted(end)
+        return self._distribution.wanted(end, now_ms)
 
-    def offer(self, entries: Sequence[StoredEntry]) -> list[Delivery[R]]:
+    def offer(self, entries: Sequence[StoredEntry], now_ms: int) -> list[Delivery[R]]:
         """Hand out what is still wanted of these. They cost permits from here on: every delivery must be sent."""
-        return self._distribution.offer(entries)
+        return self._distribution.offer(entries, now_ms)
 
     def ack(self, receiver: R, index: int, ack_set: Sequence[int] = ()) -> bool:
         """Settle an entry, or the messages of it whose bit is zero; whether the cursor changed.

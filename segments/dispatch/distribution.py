@@ -11,6 +11,9 @@ from segments.dispatch.receivers import Delivery, R, Seat
 # As much as is asked for at once: enough to fill a socket, not so much that a large one holds up the others.
 SLICE_ENTRIES = 256
 SLICE_BYTES = 4 * 1024 * 1024
+# With so many entries passed over because they wait for one receiver, reading on stops until some are handed out: the
+# rest of the log would follow.
+LOOK_AHEAD = 20_000
 # Until the first entries have shown how large they are.
 _FIRST_GUESS_BYTES = SLICE_BYTES / 32
 # Entries of many that are looked at to learn how large they are.
@@ -43,7 +46,7 @@ class Pace:
 class Distribution(ABC, Generic[R]):
     """Hands the entries of a log to seats.
 
-    Every entry below `read` is acknowledged, with one receiver, or due; every entry from there on has not been
+    Every entry below `read` is acknowledged, with one receiver, due, or delayed; every entry from there on has not been
     handed out. So an offered entry either stands at the read position, or is due, or is no longer wanted.
     """
 
@@ -65,10 +68,20 @@ class Distribution(ABC, Generic[R]):
         """What it holds becomes due."""
 
     @abstractmethod
-    def wanted(self, end: int) -> list[int] | range | None: ...
+    def wanted(self, end: int, now_ms: int) -> list[int] | range | None: ...
 
     @abstractmethod
-    def offer(self, entries: Sequence[StoredEntry]) -> list[Delivery[R]]: ...
+    def offer(self, entries: Sequence[StoredEntry], now_ms: int) -> list[Delivery[R]]: ...
+
+    @property
+    def delayed(self) -> int:
+        """Entries that were passed over because they are not due."""
+        return 0
+
+    @property
+    def next_due(self) -> int | None:
+        """When the next of these may be due."""
+        return None
 
     @abstractmethod
     def settle(self, seat: Seat[R] | None, index: int) -> None:

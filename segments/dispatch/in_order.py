@@ -2,7 +2,8 @@
 
 What is outstanding needs no list: it is whatever lies between the cursor's mark and the read position and is not
 acknowledged. So these receivers may leave any number of messages unacknowledged, which those that acknowledge
-cumulatively at long intervals do. Redelivery goes back to the mark, and counts nothing.
+cumulatively at long intervals do. Redelivery goes back to the mark, and counts nothing. When a message asks to be
+delivered does not matter here: it would hold up all behind it.
 """
 
 from collections.abc import Sequence
@@ -62,11 +63,11 @@ class InOrder(Distribution[R]):
     def _rewind(self) -> None:
         self.read = self.cursor.mark + 1
 
-    def wanted(self, end: int) -> list[int] | range | None:
+    def wanted(self, end: int, now_ms: int) -> list[int] | range | None:
         room = self._active.room(MAX_PERMITS) if self._active is not None else 0
         return self.ahead(end, self.pace.entries(room)) if room else None
 
-    def offer(self, entries: Sequence[StoredEntry]) -> list[Delivery[R]]:
+    def offer(self, entries: Sequence[StoredEntry], now_ms: int) -> list[Delivery[R]]:
         self.pace.learn(entries)
         seat = self.active
         if seat is None or not seat.room(MAX_PERMITS):

@@ -6,10 +6,13 @@ from contextlib import closing
 
 from metadata.log_entries import StoredEntry
 from segments.cursors import Cursor
-from segments.dispatch.distribution import Distribution
+from segments.dispatch.chunks import Chunks
+from segments.dispatch.delayed import Delayed
+from segments.dispatch.distribution import LOOK_AHEAD, SLICE_ENTRIES, Distribution
 from segments.dispatch.due import DueIndexes
 from segments.dispatch.held import Held
-from segments.dispatch.receivers import Delivery, R, Seat
+from segments.dispatch.receivers import MAX_PERMITS, Delivery, R, Seat
+from segments.entry_metadata import traits_of
 
 
 class Spread(Distribution[R]):
@@ -21,10 +24,23 @@ class Spread(Distribution[R]):
         self._held: Held[R] = Held()
         self._due = DueIndexes()
         self._levels: dict[int, deque[Seat[R]]] = {}
+        self._chunks: Chunks[R] = Chunks()
+        # Chunks of messages that a seat has begun to get, while it has no room.
+        self._waiting: dict[Seat[R], DueIndexes] = {}
+        self._delayed = Delayed()
+        self._is_passing = False  # over entries that are not due: permits say nothing about how many to fetch
 
     @property
     def active(self) -> Seat[R] | None:
         return None
+
+    @property
+    def delayed(self) -> int:
+        return len(self._delayed)
+
+    @property
+    def next_due(self) -> int | None:
+        return self._delayed.next_due
 
     def join(self, seat: Seat[R]) -> None:
         self._held.seats.append(seat)
@@ -32,35 +48,52 @@ class Spread(Distribution[R]):
         self._levels = dict(sorted(self._levels.items()))
 
     def leave(self, seat: Seat[R]) -> None:
+        self._chunks.leave(seat)
         self._due.update(self._held.take_all(seat))
+        self._due.update(self._waiting.pop(seat, ()))
         self._held.seats.remove(seat)
         level = self._levels[seat.receiver.priority]
         level.remove(seat)
         if not level:
             del self._levels[seat.receiver.priority]
-        if not self._levels:
-            # Reading again from the mark on finds them all, in slices instead of one by one.
+        if not self._levels and not self._delayed:
+            # Reading again from the mark on finds them all, in slices instead of one by one. Not with delayed ones:
+            # whoever comes back would wait for all of them to be read again.
             self._forget()
 
-    def wanted(self, end: int) -> list[int] | range | None:
+    def wanted(self, end: int, now_ms: int) -> list[int] | range | None:
         room = sum([seat.room(self._max_unacked) for seat in self._held.seats])
         if not room:
             return None
+        if self._delayed and len(self._due) < SLICE_ENTRIES:
+            self._due.update(self._delayed.take_due(now_ms, SLICE_ENTRIES))
         count = self.pace.entries(room)
-        return self._due.lowest(count) if self._due else self.ahead(end, count)
+        due = self._due.lowest(count) if self._due else []
+        waiting = 0
+        for seat, queue in self._waiting.items():
+            waiting += len(queue)
+            if queue and (able := seat.room(self._max_unacked)):
+                due += queue.lowest(self.pace.entries(able))
+        if due:
+            return sorted(due)[:SLICE_ENTRIES] if waiting else due
+        if waiting >= LOOK_AHEAD:
+            return []
+        return self.ahead(end, self.pace.entries(MAX_PERMITS) if self._is_passing else count)
 
-    def offer(self, entries: Sequence[StoredEntry]) -> list[Delivery[R]]:
+    def offer(self, entries: Sequence[StoredEntry], now_ms: int) -> list[Delivery[R]]:
         self.pace.learn(entries)
         with closing(self._turns()) as turns:
-            return self._hand_out(entries, turns)
+            return self._hand_out(entries, turns, now_ms)
 
-    def _hand_out(self, entries: Sequence[StoredEntry], turns: Iterator[Seat[R]]) -> list[Delivery[R]]:
+    def _hand_out(self, entries: Sequence[StoredEntry], turns: Iterator[Seat[R]], now_ms: int) -> list[Delivery[R]]:
         cursor, due = self.cursor, self._due
         deliveries: list[Delivery[R]] = []
+        self._is_passing = False
+        passed = 0
         for entry in entries:
             index = entry.index
             if index < self.read:
-                if index not in due:
+                if index not in due and not self._waits(index):
                     continue
             elif index != self.read or index <= cursor.top:
                 self.read = cursor.next_unacked(self.read)
@@ -68,40 +101,82 @@ class Spread(Distribution[R]):
                     continue
             left, ack_set = self.part(entry)
             if left:
-                seat = next(turns, None)
-                if seat is None:
-                    break
-                seat.permits -= left
-                seat.held[index] = left
-                seat.messages += left
-                deliveries.append(Delivery(seat.receiver, entry, self._held.redeliveries(index), ack_set))
+                due_ms, chunked = traits_of(entry)
+                if due_ms > now_ms:
+                    self._delayed.add(index, due_ms)
+                    passed += 1
+                else:
+                    seat = next(turns, None) if chunked is None else self._taker(chunked, index, turns)
+                    if seat is not None:
+                        seat.permits -= left
+                        seat.held[index] = left
+                        seat.messages += left
+                        deliveries.append(Delivery(seat.receiver, entry, self._held.redeliveries(index), ack_set))
+                    elif not self._waits(index):
+                        break
             else:
                 self._held.settle(None, index)
             if index == self.read:
                 self.read = index + 1
             else:
                 due.discard(index)
+        else:
+            self._is_passing = passed > 0
         return deliveries
+
+    def _taker(self, chunked: str, index: int, turns: Iterator[Seat[R]]) -> Seat[R] | None:
+        """Who gets a chunk; None if nobody does now. It may wait for somebody then."""
+        seat = self._chunks.seat(chunked)
+        if seat is None:
+            # Those before it come first, and may have come back since this one was fetched.
+            if self._due and self._due.lowest(1)[0] < index:
+                return None
+            seat = next(turns, None)
+            if seat is not None:
+                self._chunks.assign(chunked, index, seat)
+            return seat
+        queue = self._waiting.setdefault(seat, DueIndexes())
+        is_next = not queue or queue.lowest(1)[0] == index
+        if is_next and seat.room(self._max_unacked):
+            queue.discard(index)
+            self._chunks.assign(chunked, index, seat)
+            return seat
+        if sum(map(len, self._waiting.values())) < LOOK_AHEAD:
+            queue.add(index)
+            self._chunks.assign(chunked, index, seat)
+        return None
+
+    def _waits(self, index: int) -> bool:
+        """For the one that has begun to get its message."""
+        seat = self._chunks.seat_at(index)
+        return seat is not None and index in self._waiting.get(seat, ())
 
     def _turns(self) -> Generator[Seat[R], None, None]:
         """Whose turn it is, as long as somebody has room. The next round goes on where this one was left."""
         limit = self._max_unacked
         for level in self._levels.values():
             able = deque([seat for seat in level if seat.room(limit)])
-            seat: Seat[R] | None = None
+            last: Seat[R] | None = None
             try:
                 while able:
                     seat = able.popleft()
-                    yield seat
+                    # It may have been given the rest of a message meanwhile.
                     if seat.permits > 0 and seat.messages < limit:
+                        last = seat
+                        yield seat
                         able.append(seat)
             finally:
-                if seat is not None:
-                    level.rotate(-level.index(seat) - 1)
+                if last is not None:
+                    level.rotate(-level.index(last) - 1)
 
     def settle(self, seat: Seat[R] | None, index: int) -> None:
         if self._held.settle(seat, index) is None:
             self._due.discard(index)
+            self._delayed.discard(index)
+            holder = self._chunks.seat_at(index)
+            if holder is not None and holder in self._waiting:
+                self._waiting[holder].discard(index)
+        self._chunks.settle(index)
 
     def settle_partly(self, seat: Seat[R] | None, index: int) -> None:
         self._held.reduce(seat, index, self.cursor.remaining(index).bit_count())
@@ -109,11 +184,22 @@ class Spread(Distribution[R]):
     def settle_below(self) -> None:
         mark = self.cursor.mark
         self._held.settle_below(mark)
-        self._due.drop_below(mark + 1)
+        self._delayed.drop_below(mark + 1)
+        for indexes in (self._due, *self._waiting.values()):
+            indexes.drop_below(mark + 1)
+        self._chunks.settle_below(mark)
         self.read = max(self.read, mark + 1)
 
     def take_back(self, seat: Seat[R], indexes: Sequence[int] | None) -> None:
-        self._due.update(self._held.take_back(seat, indexes))
+        if indexes is not None and self._chunks:
+            indexes = sorted(self._chunks.with_siblings(indexes))
+        taken = self._held.take_back(seat, indexes)
+        self._due.update(taken)
+        queue = self._waiting.get(seat)
+        for index in self._chunks.release(taken):
+            if queue is not None and index in queue:
+                queue.discard(index)
+                self._due.add(index)
 
     def unacked(self, seat: Seat[R]) -> int:
         return seat.messages
@@ -124,4 +210,7 @@ class Spread(Distribution[R]):
 
     def _forget(self) -> None:
         self._due.clear()
+        self._delayed.clear()
+        self._chunks.clear()
+        self._waiting.clear()
         self.read = self.cursor.mark + 1

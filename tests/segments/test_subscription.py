@@ -32,6 +32,7 @@ class SlowLog:
     first = 0
     opened_at = 0.0
     sealed = False
+    is_open = True
 
     def __init__(self, keys: Sequence[str] = ("key",) * 20, *, is_cached: bool = False) -> None:
         self.next = len(keys)

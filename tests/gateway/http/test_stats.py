@@ -128,6 +128,7 @@ async def test_consumers_are_shown_with_their_segments_and_whether_they_are_conn
         "type": "QUEUE",
         "msgBacklog": 0,
         "backlogSize": 0,
+        "delayedMessageCount": 0,
         "unackedMessages": 0,
         "msgRateOut": 0,
         "byteRateOut": 0,
@@ -156,6 +157,7 @@ async def test_consumers_are_shown_with_their_segments_and_whether_they_are_conn
     assert subscriptions["s"]["segments"]["0"] == {
         "msgBacklog": 0,
         "backlogSize": 0,
+        "delayedMessageCount": 0,
         "unackedMessages": 0,
         "msgRateOut": 0,
         "byteRateOut": 0,

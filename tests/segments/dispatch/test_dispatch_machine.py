@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from metadata.log_entries import StoredEntry
 from segments.cursors import Cursor
 from segments.dispatch import Delivery, Dispatcher, KeySharing, Kind
-from tests.segments.dispatch.staged import StagedLog, StagedReceiver
+from tests.segments.dispatch.staged import NOW, StagedLog, StagedReceiver
 
 MAX_UNACKED = 12
 KEYS = [f"key-{number}" for number in range(4)]
@@ -111,7 +111,7 @@ class DispatchMachine(RuleBasedStateMachine):
 
     @rule()
     def fetch(self) -> None:
-        wanted = self.dispatcher.wanted(self.log.end)
+        wanted = self.dispatcher.wanted(self.log.end, NOW)
         indexes = list(wanted or ())
         assert indexes == sorted(set(indexes))
         assert all(index < self.log.end and self.open[index] for index in indexes)
@@ -125,11 +125,11 @@ class DispatchMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def offer(self, data: st.DataObject) -> None:
         """Possibly long after it was wanted, and possibly twice."""
-        self.receive(self.dispatcher.offer(data.draw(st.sampled_from(self.fetched))))
+        self.receive(self.dispatcher.offer(data.draw(st.sampled_from(self.fetched)), NOW))
 
     @rule()
     def deliver(self) -> None:
-        self.receive(self.dispatcher.offer(self.log.fetch(self.dispatcher)))
+        self.receive(self.dispatcher.offer(self.log.fetch(self.dispatcher), NOW))
 
     @rule(sent=entries)
     def flow_on(self, sent: list[tuple[str, int]]) -> None:
@@ -146,7 +146,7 @@ class DispatchMachine(RuleBasedStateMachine):
         index = data.draw(st.sampled_from(sorted(seen.has) or range(self.log.end)) | st.integers(0, self.log.end - 1))
         messages = self.log.entries[index].messages
         left = data.draw(st.sets(st.integers(0, messages - 1))) if partly else set()
-        self.dispatcher.wanted(self.log.end)  # as far as it knows the log, acknowledgements count
+        self.dispatcher.wanted(self.log.end, NOW)  # as far as it knows the log, acknowledgements count
         changed = self.dispatcher.ack(seen.receiver, index, self.words(left))
         if not changed:
             assert self.open[index] <= left
@@ -157,7 +157,7 @@ class DispatchMachine(RuleBasedStateMachine):
     def acknowledge_up_to(self, data: st.DataObject, partly: bool) -> None:
         index = data.draw(st.integers(0, self.log.end - 1))
         left = data.draw(st.sets(st.integers(0, self.log.entries[index].messages - 1))) if partly else set()
-        self.dispatcher.wanted(self.log.end)  # as far as it knows the log, acknowledgements count
+        self.dispatcher.wanted(self.log.end, NOW)  # as far as it knows the log, acknowledgements count
         self.dispatcher.ack_cumulative(self.somebody(data).receiver, index, self.words(left))
         for lower in range(index):
             self.settle(lower, set())
@@ -193,7 +193,7 @@ class DispatchMachine(RuleBasedStateMachine):
             self.leave(data)
         else:
             self.redeliver(data, everything=False)
-        self.receive(self.dispatcher.offer(self.fetched[-1]))
+        self.receive(self.dispatcher.offer(self.fetched[-1], NOW))
 
     @precondition(lambda self: self.log.end > 20)
     @rule(data=st.data(), trim=st.booleans())
@@ -271,7 +271,7 @@ class DispatchMachine(RuleBasedStateMachine):
             self.flow(seen, 1_000)
         # Twice for each at most: Key_Shared passes one over first.
         for _ in range(2 * self.log.end):
-            self.receive(self.dispatcher.offer(self.log.fetch(self.dispatcher)))
+            self.receive(self.dispatcher.offer(self.log.fetch(self.dispatcher), NOW))
             held = [(seen, index) for seen in self.present for index in sorted(seen.has)]
             for seen, index in held:
                 assert self.dispatcher.ack(seen.receiver, index)

@@ -5,7 +5,7 @@ import pytest
 from protocol.wire import pulsar_api_pb2 as api
 from segments.cursors import Cursor
 from segments.dispatch import ConsumerBusy, Dispatcher, Kind
-from tests.segments.dispatch.staged import StagedReceiver, dispatcher_of, indexes, log_of
+from tests.segments.dispatch.staged import NOW, StagedReceiver, dispatcher_of, indexes, log_of
 
 BOTH = pytest.mark.parametrize("kind", [Kind.EXCLUSIVE, Kind.FAILOVER])
 
@@ -158,7 +158,7 @@ def test_new_active_receiver_starts_behind_what_is_acknowledged() -> None:
     old, new = StagedReceiver("a", priority=1), StagedReceiver("b", priority=0)
     dispatcher, log = dispatcher_of(Kind.FAILOVER, old, permits=10), log_of(4)
     fetched = log.fetch(dispatcher)
-    assert indexes(dispatcher.offer(fetched), old) == [0, 1, 2, 3]
+    assert indexes(dispatcher.offer(fetched, NOW), old) == [0, 1, 2, 3]
     dispatcher.ack(old, 0)
     dispatcher.add(new)
     dispatcher.flow(new, 10)
@@ -174,8 +174,8 @@ def test_what_was_fetched_before_a_seek_is_not_delivered_after_it(kind: Kind) ->
     dispatcher, log = dispatcher_of(kind, receiver, permits=20), log_of(8)
     fetched = log.fetch(dispatcher)
     dispatcher.seek(4)
-    assert indexes(dispatcher.offer(fetched)) == [4, 5, 6, 7]
+    assert indexes(dispatcher.offer(fetched, NOW)) == [4, 5, 6, 7]
     fetched = log.entries[4:]
     dispatcher.seek(1)
-    assert dispatcher.offer(fetched) == []
+    assert dispatcher.offer(fetched, NOW) == []
     assert indexes(log.pump(dispatcher)) == [1, 2, 3, 4, 5, 6, 7]

@@ -13,7 +13,7 @@ from segments.dispatch import ConsumerAssignError, Dispatcher, KeySharing, Kind,
 from segments.dispatch.key_hashes import key_hash
 from segments.dispatch.key_owners import SplitByServer
 from segments.dispatch.receivers import Seat
-from tests.segments.dispatch.staged import StagedLog, StagedReceiver, dispatcher_of, indexes
+from tests.segments.dispatch.staged import NOW, StagedLog, StagedReceiver, dispatcher_of, indexes
 
 LOW, HIGH = ((0, 0x7FFF),), ((0x8000, 0xFFFF),)
 HALVES = (*LOW, *HIGH)
@@ -165,7 +165,7 @@ def test_reading_on_stops_when_too_many_were_passed_over(monkeypatch: pytest.Mon
     log = keyed_log(*[LOW_KEY] * 10, HIGH_KEY)
     assert log.pump(dispatcher) == []
     assert dispatcher.read_position == 3
-    assert dispatcher.wanted(log.end) is None
+    assert dispatcher.wanted(log.end, NOW) is None
     low.is_ready = True
     assert sorted(indexes(log.pump(dispatcher))) == list(range(11))
 
@@ -221,7 +221,7 @@ def test_fresh_entries_stay_behind_a_nacked_one() -> None:
     log.append(key=LOW_KEY)
     fresh = log.fetch(dispatcher)
     dispatcher.redeliver(low, [0])
-    assert dispatcher.offer(fresh) == []
+    assert dispatcher.offer(fresh, NOW) == []
     assert indexes(log.pump(dispatcher)) == [0, 2]
 
 

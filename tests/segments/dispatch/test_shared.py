@@ -4,7 +4,7 @@ import pytest
 
 from segments.cursors import LARGEST_BATCH, Cursor
 from segments.dispatch import Dispatcher, Kind
-from tests.segments.dispatch.staged import StagedReceiver, dispatcher_of, indexes, log_of
+from tests.segments.dispatch.staged import NOW, StagedReceiver, dispatcher_of, indexes, log_of
 
 
 def test_entries_go_round_among_those_with_permits() -> None:
@@ -46,9 +46,9 @@ def test_batch_costs_its_messages_and_only_the_last_overshoots() -> None:
     dispatcher, log = dispatcher_of(Kind.SHARED, receiver, permits=25), log_of(10, messages=10)
     assert indexes(log.pump(dispatcher)) == [0, 1, 2]
     assert dispatcher.permits(receiver) == -5
-    assert dispatcher.wanted(log.end) is None
+    assert dispatcher.wanted(log.end, NOW) is None
     dispatcher.flow(receiver, 5)
-    assert dispatcher.wanted(log.end) is None
+    assert dispatcher.wanted(log.end, NOW) is None
     dispatcher.flow(receiver, 1)
     assert indexes(log.pump(dispatcher)) == [3]
 
@@ -60,7 +60,7 @@ def test_receiver_at_its_limit_gets_nothing_until_it_acks() -> None:
     dispatcher.add(receiver)
     dispatcher.flow(receiver, 100)
     assert indexes(log.pump(dispatcher)) == [0, 1, 2]
-    assert dispatcher.wanted(log.end) is None
+    assert dispatcher.wanted(log.end, NOW) is None
     dispatcher.ack(receiver, 1)
     assert indexes(log.pump(dispatcher)) == [3]
 
@@ -70,7 +70,7 @@ def test_nack_brings_back_what_the_receiver_has_and_counts() -> None:
     dispatcher, log = dispatcher_of(Kind.SHARED, one, other, permits=10), log_of(4)
     log.pump(dispatcher)
     dispatcher.redeliver(one, [2, 0, 1, 77, 2])
-    assert list(dispatcher.wanted(log.end) or ()) == [0, 2]
+    assert list(dispatcher.wanted(log.end, NOW) or ()) == [0, 2]
     again = log.pump(dispatcher)
     assert [(delivery.entry.index, delivery.redeliveries) for delivery in again] == [(0, 1), (2, 1)]
     for delivery in again:
@@ -115,7 +115,7 @@ def test_ack_by_another_than_the_holder_settles_it() -> None:
     assert dispatcher.ack(other, 0)
     assert dispatcher.unacked(one) == 0
     dispatcher.redeliver(one, None)
-    assert list(dispatcher.wanted(log.end) or ()) == []
+    assert list(dispatcher.wanted(log.end, NOW) or ()) == []
 
 
 def test_ack_of_what_waits_for_redelivery_settles_it() -> None:
@@ -125,7 +125,7 @@ def test_ack_of_what_waits_for_redelivery_settles_it() -> None:
     dispatcher.redeliver(receiver, None)
     fetched = log.fetch(dispatcher)
     assert dispatcher.ack(receiver, 0)
-    assert indexes(dispatcher.offer(fetched)) == [1]
+    assert indexes(dispatcher.offer(fetched, NOW)) == [1]
 
 
 def test_acks_of_what_does_not_exist_or_is_done_are_harmless() -> None:
@@ -175,7 +175,7 @@ def test_seek_forgets_what_is_outstanding() -> None:
     dispatcher.redeliver(receiver, [1])
     stale = log.fetch(dispatcher)
     dispatcher.seek(4)
-    assert dispatcher.offer(stale) == []
+    assert dispatcher.offer(stale, NOW) == []
     assert dispatcher.unacked(receiver) == 0
     assert [(delivery.entry.index, delivery.redeliveries) for delivery in log.pump(dispatcher)] == [(4, 0), (5, 0)]
 
@@ -196,8 +196,8 @@ def test_entries_offered_twice_are_delivered_once(kind: Kind) -> None:
     receiver = StagedReceiver()
     dispatcher, log = dispatcher_of(kind, receiver, permits=10), log_of(3)
     fetched = log.fetch(dispatcher)
-    assert indexes(dispatcher.offer([*fetched, *fetched])) == [0, 1, 2]
-    assert dispatcher.offer(fetched) == []
+    assert indexes(dispatcher.offer([*fetched, *fetched], NOW)) == [0, 1, 2]
+    assert dispatcher.offer(fetched, NOW) == []
 
 
 @pytest.mark.parametrize("kind", [Kind.SHARED, Kind.EXCLUSIVE, Kind.FAILOVER])
@@ -209,22 +209,22 @@ def test_acknowledged_ones_are_skipped_when_reading_on(kind: Kind) -> None:
     receiver, log = StagedReceiver(), log_of(6)
     dispatcher.add(receiver)
     dispatcher.flow(receiver, 10)
-    assert dispatcher.wanted(log.end) == [1, 4, 5]
-    assert indexes(dispatcher.offer(log.entries)) == [1, 4, 5]
-    assert dispatcher.wanted(log.end) == range(6, 6)
+    assert dispatcher.wanted(log.end, NOW) == [1, 4, 5]
+    assert indexes(dispatcher.offer(log.entries, NOW)) == [1, 4, 5]
+    assert dispatcher.wanted(log.end, NOW) == range(6, 6)
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_nothing_is_wanted_while_nobody_can_take_it(kind: Kind) -> None:
     receiver = StagedReceiver()
     dispatcher = dispatcher_of(kind)
-    assert dispatcher.wanted(5) is None
+    assert dispatcher.wanted(5, NOW) is None
     dispatcher.add(receiver)
-    assert dispatcher.wanted(5) is None
+    assert dispatcher.wanted(5, NOW) is None
     dispatcher.flow(receiver, 3)
-    assert dispatcher.wanted(5) == range(3)
+    assert dispatcher.wanted(5, NOW) == range(3)
     receiver.is_ready = False
-    assert dispatcher.wanted(5) is None
+    assert dispatcher.wanted(5, NOW) is None
 
 
 @pytest.mark.parametrize("kind", list(Kind))
