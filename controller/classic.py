@@ -1,12 +1,13 @@
 """What creates, grows and deletes classic topics; partitions lie in many buckets, so this takes several steps.
 
 Every step can be repeated. The record of a partitioned topic is the first that comes and the last that goes, and a
-partition that is missing is created when somebody uses it.
+partition that is missing is created when somebody uses it. Whoever creates a partition gives it, in the same step, the
+subscriptions that the others have: what is sent to it is kept for consumers that do not know of it yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,7 +91,7 @@ class ClassicTransitions:
         chosen = self._limits.checked(properties or {})
         await provide_namespace(self._store, topic, auto_create=self.auto_create)
         await self.topics.create_partitioned(topic, partitions, chosen)
-        await self._provide_all([topic.partition_at(index) for index in range(partitions)])
+        await self._provide_all([topic.partition_at(index) for index in range(partitions)], ())
 
     async def grow(self, topic: TopicName, partitions: int) -> None:
         """Give a topic more partitions. The same number again only creates those that are missing."""
@@ -105,10 +106,11 @@ class ClassicTransitions:
                 )
             try:
                 if partitions > seen.partitions:
-                    await self.topics.replace_partitioned(seen, partitions=partitions)
+                    seen = await self.topics.replace_partitioned(seen, partitions=partitions)
             except VersionConflict:
                 continue
-            await self._provide_all([topic.partition_at(index) for index in range(partitions)])
+            # Not before the number has changed: whoever subscribes after that asks for all of them.
+            await self._provide_all(seen.logs, await self.topics.subscriptions(seen))
             return
         raise VersionConflict(f"{topic} was changed by others {ATTEMPTS} times meanwhile: try again.")
 
@@ -123,13 +125,27 @@ class ClassicTransitions:
         if isinstance(await self.topics.get(topic), ClassicLog):
             return
         if not self.auto_create:
-            raise TopicMissing(f"Topic not found: {topic}. Create it first, or let topics be created by their use.")
+            raise _not_created(topic)
         try:
             await self.create(topic)
         except NameTaken:
             raise
         except TopicExists:
             pass  # somebody else was faster
+
+    async def check(self, topic: TopicName) -> None:
+        """Raise what `provide` would for a log that is not there, without creating anything."""
+        found = await self.topics.get(topic.base)
+        if topic.partition is not None:
+            _topic_of_partition(found, topic)
+        elif isinstance(found, PartitionedTopic):
+            raise _partitioned(topic)
+        elif found is None:
+            if not self.auto_create:
+                raise _not_created(topic)
+            topic.check_creatable()
+            if await self._store.get(topic.canonical) is not None:
+                raise NameTaken(f"{topic} is a scalable topic: use it under topic://, or choose another name.")
 
     async def delete(self, topic: TopicName, *, force: bool = False) -> None:
         """Delete a topic without partitions, or a partition that has outlived its topic."""
@@ -201,14 +217,18 @@ class ClassicTransitions:
             raise NameTaken(f"{topic} is not partitioned.")
         return found
 
-    async def _provide_all(self, logs: Sequence[TopicName]) -> None:
-        await for_all(self._provide_partition, logs)
+    async def _provide_all(self, logs: Sequence[TopicName], subscriptions: Collection[bytes]) -> None:
+        await for_all(lambda log: self._provide_partition(log, subscriptions), logs)
 
-    async def _provide_partition(self, topic: TopicName) -> None:
-        incarnation = _topic_of_partition(await self.topics.get(topic.base), topic).version.incarnation
+    async def _provide_partition(self, topic: TopicName, subscriptions: Collection[bytes] | None = None) -> None:
+        """`subscriptions` are those that the topic has, None if nobody has asked for them yet."""
+        base = _topic_of_partition(await self.topics.get(topic.base), topic)
+        incarnation = base.version.incarnation
+        if subscriptions is None:
+            subscriptions = await self.topics.subscriptions(base)
         while True:
             try:
-                await self.topics.create_log(topic, {}, incarnation)
+                await self.topics.create_log(topic, {}, incarnation, subscriptions)
                 break
             except TopicExists:
                 if not await self.remove_foreign(topic, incarnation):
@@ -251,6 +271,14 @@ def _topic_of_partition(found: ClassicTopic | None, topic: TopicName) -> Partiti
     if found.state is not PartitionedState.ACTIVE:
         raise TopicMissing(f"Topic not found: {topic}. {topic.base} is being deleted or migrated.")
     return found
+
+
+def _not_created(topic: TopicName) -> TopicMissing:
+    return TopicMissing(f"Topic not found: {topic}. Create it first, or let topics be created by their use.")
+
+
+def _partitioned(topic: TopicName) -> NameTaken:
+    return NameTaken(f"{topic} is partitioned: use its partitions, or choose another name.")
 
 
 def _changing(seen: PartitionedTopic) -> TopicChanging:

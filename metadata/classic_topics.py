@@ -6,7 +6,7 @@ once. Partitions have names of their own and with them buckets of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -32,11 +32,15 @@ from metadata.errors import (
     VersionConflict,
 )
 from metadata.lanes import Lane
+from metadata.log_places import LogPlace
+from metadata.log_states import UNREAD
 from metadata.records import StoredTopic, Version
 from metadata.store import TopicStore, operation_id
 from protocol.names import NamespaceName, TopicName
 
 _FIRST: Final = 0
+# Partitions whose subscriptions are read in one round trip.
+_LOOKED_AT_TOGETHER: Final = 256
 
 Found = ClassicTopic | RecordDamaged | StoreLost | None
 
@@ -49,10 +53,17 @@ class ClassicTopics:
 
     # Logs.
 
-    async def create_log(self, topic: TopicName, properties: Mapping[str, str], incarnation: str = "") -> str:
+    async def create_log(
+        self,
+        topic: TopicName,
+        properties: Mapping[str, str],
+        incarnation: str = "",
+        subscriptions: Collection[bytes] = (),
+    ) -> str:
         """Create a log that must not exist: a topic, or a partition of the topic with that incarnation.
 
-        Partitions share it, because a topic that is migrated has one for all of its logs.
+        Partitions share it, because a topic that is migrated has one for all of its logs. The log has these
+        subscriptions from the beginning on.
         """
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
@@ -68,6 +79,7 @@ class ClassicTopics:
                 keys.closed_key(bucket, topic.namespace_name),
                 keys.record_key(path),
                 keys.partitioned_key(path),
+                LogPlace.of_classic(topic).cursors(incarnation),
             ],
             [
                 incarnation,
@@ -76,6 +88,8 @@ class ClassicTopics:
                 self._store.change_log_length,
                 self._store.identity.mark,
                 msgspec.json.encode(properties),
+                UNREAD,
+                *sorted(subscriptions),
             ],
             written=Version(incarnation, _FIRST),
         )
@@ -213,6 +227,23 @@ class ClassicTopics:
             lost = there is None and mark != self._store.identity.mark
             found.append(StoreLost("The store has lost its identity: nothing can be said.") if lost else there)
         return found
+
+    async def subscriptions(self, topic: PartitionedTopic) -> set[bytes]:
+        """The names of the durable subscriptions that any partition of a topic has."""
+        names: set[bytes] = set()
+        for start in range(0, topic.partitions, _LOOKED_AT_TOGETHER):
+            requests = []
+            for log in topic.logs[start : start + _LOOKED_AT_TOGETHER]:
+                place = LogPlace.of_classic(log)
+                requests += [
+                    (place.slot, ("HKEYS", place.cursors(topic.version.incarnation))),
+                    (place.slot, ("GET", keys.marker_key(place.bucket))),
+                ]
+            replies = await self._store.commands.gather(requests)
+            if any(mark != self._store.identity.mark for mark in replies[1::2]):
+                raise StoreLost("The store has lost its identity: nothing can be said.")
+            names.update(*replies[::2])
+        return names
 
     async def read_either(
         self, lane: Lane, topics: Sequence[TopicName]

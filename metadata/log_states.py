@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from metadata.cursor_requests import CursorRequest, requests_in
 from metadata.errors import RecordDamaged
 from metadata.link import Reply
 from metadata.log_figures import NOTHING, Traffic
 from metadata.log_places import LogPlace
+
+# The cursor of a subscription that has acknowledged nothing, as `segments.cursors` encodes it.
+UNREAD: Final = b"\x01\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00\x00\x00\x00\x00"
 
 
 @dataclass(frozen=True, slots=True)

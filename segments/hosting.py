@@ -37,6 +37,9 @@ class ClassicLogs(Protocol):
     async def provide(self, topic: TopicName) -> None:
         """See that the log of this name is there; a StoreError where it may not be."""
 
+    async def check(self, topic: TopicName) -> None:
+        """Raise the same for a log that is not there, and create nothing."""
+
 
 def place_of(name: str) -> LogPlace:
     """The log that a client names. Raises InvalidName."""
@@ -83,11 +86,24 @@ class Hosting:
         return self._open.get(name)
 
     async def url_of(self, name: str) -> str:
-        """Where a client should go for a log: to its owner, or else to the node that should own it."""
+        """Where a client should go for a log: to its owner, or else to the node that should own it.
+
+        Raises what opening it there would: clients that are sent somewhere, and refused, give up more than this log.
+        """
         place = place_of(name)
-        if place.name in self._open:
-            return self._nodes.nodes[0].pulsar_url
-        state = await self._around.logs.state(place)
+        here = self._nodes.nodes[0]
+        try:
+            state = await self._around.logs.state(place)
+        except StoreError:
+            if place.name in self._open:
+                return here.pulsar_url  # as far as anybody can tell
+            raise
+        if place.name in self._open and state is not None and state.session == here.session:
+            return here.pulsar_url
+        if state is None:
+            if place.segment_id is not None:
+                raise _no_log(place)
+            await self._classic.check(TopicName.parse(place.name))
         if place.name in self._leaving:
             return self._chosen_url(place.name)
         alive = state is not None and await self._nodes.is_alive(state.session)
@@ -200,7 +216,7 @@ class Hosting:
             await self._classic.provide(TopicName.parse(place.name))
             state = await self._around.logs.state(place)
         if state is None:
-            raise NoLog(f"{place.name} does not exist: look its topic up again.")
+            raise _no_log(place)
         return state
 
     def chosen(self, name: str) -> str | None:
@@ -343,3 +359,7 @@ class Hosting:
         finally:
             del self._leaving[owned.name]
             done.set()
+
+
+def _no_log(place: LogPlace) -> NoLog:
+    return NoLog(f"{place.name} does not exist: look its topic up again.")

@@ -128,7 +128,7 @@ async def test_every_interrupted_write_of_a_classic_topic_succeeds_and_is_logged
     topics = ClassicTopics(store)
     topic = TopicName.classic("public", "default", "orders")
     cut_replies_of(proxy, script)
-    await topics.create_log(topic, {})
+    await topics.create_log(topic, {}, subscriptions=[b"s"])
     await topics.delete_log(topic)
     await topics.create_partitioned(topic, 1, {})
     found = await topics.get(topic)

@@ -101,6 +101,9 @@ class NoClassicLogs:
     async def provide(self, topic: TopicName) -> None:
         raise AssertionError(f"nobody asks for {topic}")
 
+    async def check(self, topic: TopicName) -> None:
+        raise AssertionError(f"nobody asks for {topic}")
+
 
 @asynccontextmanager
 async def host_bench(
