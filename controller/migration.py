@@ -17,7 +17,7 @@ from controller.classic import ClassicTransitions, for_all
 from controller.transitions import ATTEMPTS, TooManySegments, TopicLimits, TransitionError, wall_clock_ms
 from layout.legacy import migrated_layout
 from layout.records import TopicRecord, encode
-from metadata.classic_migration import make_scalable, seal_partition, subscriptions_at
+from metadata.classic_migration import make_scalable, seal_partition
 from metadata.classic_records import ClassicTopic, PartitionedState, PartitionedTopic
 from metadata.errors import TopicMissing, VersionConflict
 from metadata.records import StoredTopic
@@ -113,10 +113,13 @@ class Migrations:
         value = encode(TopicRecord(layout=layout, properties=dict(seen.properties)))
         # Their consumers come back with another client. Until one does, nobody knows how they consume; but what they
         # have not consumed must stay, and what comes from now on is for them.
-        entry = SubscriptionType.QUEUE.encode() + b" " + msgspec.json.encode(Settings(now_ms, None, True, True))
-        subscriptions = dict.fromkeys(await subscriptions_at(self._store, seen), entry)
+        entry = (
+            SubscriptionType.QUEUE.encode()
+            + b" "
+            + msgspec.json.encode(Settings(now_ms, from_start=True, migrated=True))
+        )
         children = tuple(segment.descriptor for segment in layout.active)
-        version = await make_scalable(self._store, seen, value, children, subscriptions)
+        version = await make_scalable(self._store, seen, value, children, entry)
         stored = StoredTopic(seen.name.canonical, value, version, ctime_ms=now_ms, mtime_ms=now_ms)
         return replace(stored, activity=1)
 

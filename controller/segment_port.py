@@ -8,7 +8,7 @@ from typing import Protocol
 from layout.segments import Segment
 from metadata.cursor_requests import PendingMove
 from metadata.log_figures import LogFigures
-from metadata.subscriptions import Settings
+from metadata.subscriptions import Registration
 from protocol.names import TopicName
 
 # A consumer and a segment that it has open.
@@ -33,16 +33,13 @@ class SegmentPort(Protocol):
     async def moved(self, moves: Sequence[PendingMove]) -> None:
         """Return when these cursors are moved."""
 
-    async def backlog(self, topic: TopicName, subscription: str, segment: Segment, settings: Settings) -> int:
+    async def backlog(self, topic: TopicName, subscription: str, segment: Segment, registration: Registration) -> int:
         """How many entries of a segment the subscription has not acknowledged."""
 
     async def figures(
-        self, topic: TopicName, incarnation: str, segments: Sequence[Segment], subscriptions: Mapping[str, Settings]
+        self, topic: TopicName, incarnation: str, segments: Sequence[Segment], subscriptions: Mapping[str, Registration]
     ) -> Mapping[int, LogFigures]:
         """What there is to know about these segments, by their ids."""
 
     async def classic_figures(self, topics: Sequence[TopicName], incarnation: str) -> Sequence[LogFigures]:
         """The same about a classic topic or partitions of one, in their order."""
-
-    async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
-        """A subscription was deleted: one of the same name that comes later must not go on where it was."""

@@ -123,8 +123,9 @@ class AdminClient:
         """Without a type its first consumer decides."""
         self._call("PUT", _subscription(topic, name), params=[("type", kind)] if kind is not None else [])
 
-    def delete_subscription(self, topic: TopicName, name: str, *, force: bool = False) -> None:
-        self._call("DELETE", _subscription(topic, name), params=_forced(force))
+    def delete_subscription(self, topic: TopicName, name: str) -> None:
+        """Delete a subscription, whoever is connected."""
+        self._call("DELETE", _subscription(topic, name))
 
     def seek(self, topic: TopicName, subscription: str, timestamp_ms: int) -> None:
         """Let a subscription go on from this moment, forwards or backwards."""

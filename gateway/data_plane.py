@@ -23,7 +23,7 @@ from metadata.peers import Peers
 from metadata.registrations import Registrations
 from metadata.segment_logs import SegmentLogs
 from metadata.store import TopicStore
-from metadata.subscriptions import SubscriptionType
+from metadata.subscriptions import InitialPosition, Registration, SubscriptionType
 from protocol.names import TopicName
 from segments import placement
 from segments.around import Around, DataCounters, LogLimits
@@ -32,7 +32,7 @@ from segments.connection import DataPlane
 from segments.cursor_moves import CursorMoves
 from segments.hosting import ClassicLogs, Hosting
 from segments.keeping import Keeping, OverQuota, Quota
-from segments.port import LogsOfTopics
+from segments.port import LogsOfTopics, place_of
 from segments.schemas import SchemaRegistry
 from segments.starting import Starting
 from segments.tail import Budget
@@ -64,21 +64,25 @@ class StoredTopics:
         self._store = store
         self._registrations = registrations
 
-    async def segment(self, topic: TopicName, descriptor: str) -> Segment | None:
+    async def segment(self, topic: TopicName, place: LogPlace) -> Segment | None:
         stored = await self._store.get(topic)
         if stored is None:
             return None
         segments = records.decode_layout(stored.value).segments.values()
-        return next((segment for segment in segments if segment.descriptor == descriptor), None)
+        return next((segment for segment in segments if place_of(topic, segment) == place), None)
 
-    async def created_epoch(self, topic: TopicName, subscription: str, *, ordered: bool) -> int | None:
-        kind = SubscriptionType.STREAM if ordered else SubscriptionType.QUEUE
+    async def register(
+        self, topic: TopicName, subscription: str, *, ordered: bool | None, position: InitialPosition, segment_id: int
+    ) -> Registration:
+        kind = None if ordered is None else SubscriptionType.STREAM if ordered else SubscriptionType.QUEUE
         now_ms = time.time_ns() // 1_000_000
-        settings = await self._registrations.create_subscription(topic, subscription, kind, now_ms)
-        return None if settings.from_start else settings.created_at_epoch
+        return await self._registrations.register(
+            topic, subscription, kind, now_ms, position=position, segment_id=segment_id
+        )
 
-    async def provide_subscription(self, topic: TopicName, subscription: str) -> None:
-        await self._registrations.provide_subscription(topic, subscription, time.time_ns() // 1_000_000)
+    async def provide_subscription(self, topic: TopicName, subscription: str) -> str:
+        now_ms = time.time_ns() // 1_000_000
+        return (await self._registrations.provide_subscription(topic, subscription, now_ms)).id
 
 
 def build_data_plane(
@@ -126,17 +130,18 @@ def build_data_plane(
         around,
         peers,
         classic,
-        registrations.durable_names,
+        registrations.identities,
+        deleted=registrations.deleted,
         session_held=session_held,
     )
     interval = settings.rebalance_interval
-    upkeep = Upkeep(hosting, peers, registrations.durable_names, keeping, interval=interval)
+    upkeep = Upkeep(hosting, peers, registrations.identities, keeping, interval=interval)
     topics = StoredTopics(store, registrations)
     caretaker = Caretaker(
         hosting,
         logs,
         lambda bucket: logs_in(store, bucket),
-        registrations.durable_names,
+        registrations.identities,
         keeping,
         quota=around.limits.quota,
         interval=interval,

@@ -6,7 +6,7 @@ messages, cursors and schemas, is found under it as before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from metadata import keys, scripts
 from metadata.classic_records import ClassicTopic, PartitionedTopic
@@ -39,8 +39,11 @@ async def seal_partition(store: TopicStore, topic: TopicName, incarnation: str) 
         raise VersionConflict(f"{topic} is left of another topic of that name: delete it first.")
 
 
-async def subscriptions_at(store: TopicStore, seen: ClassicTopic) -> list[str]:
-    """The names of the subscriptions that stand anywhere in the logs of a topic."""
+async def _subscriptions_of_partitions(store: TopicStore, seen: PartitionedTopic) -> list[str]:
+    """The names of the subscriptions that stand in any of the partitions, which are sealed.
+
+    Whoever comes to one of them from now on waits for the topic to be scalable, and registers there.
+    """
     places = [LogPlace.of_classic(log) for log in seen.logs]
     found = await store.bulk.gather(
         [(place.slot, ("HKEYS", place.cursors(seen.version.incarnation))) for place in places]
@@ -53,9 +56,12 @@ async def make_scalable(
     seen: ClassicTopic,
     value: bytes,
     segments: Sequence[str],
-    subscriptions: Mapping[str, bytes],
+    subscription: bytes,
 ) -> Version:
-    """Write the record of the scalable topic if the classic one is still as seen, and all that belongs to it."""
+    """Write the record of the scalable topic if the classic one is still as seen, and all that belongs to it.
+
+    `subscription` is the entry that each subscription of the classic topic gets.
+    """
     topic = seen.name.canonical
     path = keys.path_of(topic)
     bucket = keys.bucket_of(path)
@@ -63,6 +69,8 @@ async def make_scalable(
     # Higher than any of the classic topic's: to who compares versions it is a later state of the same thing.
     version = Version(base.incarnation, base.number + 1)
     is_partitioned = isinstance(seen, PartitionedTopic)
+    classic = keys.partitioned_key(path) if is_partitioned else keys.classic_key(path)
+    names = await _subscriptions_of_partitions(store, seen) if isinstance(seen, PartitionedTopic) else ()
     outcome, version = await store.write(
         bucket,
         scripts.MIGRATE_TOPIC,
@@ -74,7 +82,8 @@ async def make_scalable(
             keys.closed_key(bucket, topic.namespace_name),
             keys.leaders_key(bucket),
             keys.subscriptions_key(path),
-            keys.partitioned_key(path) if is_partitioned else keys.classic_key(path),
+            classic,
+            keys.cursors_key(classic, base.incarnation),
             *(keys.segment_key(path, descriptor) for descriptor in segments),
         ],
         [
@@ -87,7 +96,8 @@ async def make_scalable(
             store.identity.mark,
             epoch_of(value),
             base.number if is_partitioned else "",
-            *(part for pair in subscriptions.items() for part in pair),
+            subscription,
+            *names,
         ],
         written=version,
     )

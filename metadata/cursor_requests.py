@@ -26,16 +26,18 @@ _END: Final = b"end"
 class CursorRequest(NamedTuple):
     op: str
     to_ms: int | None  # to the first message that was published then or later; None: to the end
+    identity: str = ""  # of the registration whose cursor is meant
 
     @property
     def entry(self) -> bytes:
-        return f"{self.op} {_END.decode() if self.to_ms is None else self.to_ms}".encode()
+        return f"{self.op} {_END.decode() if self.to_ms is None else self.to_ms} {self.identity}".encode().rstrip()
 
     @classmethod
     def parse(cls, entry: bytes) -> Self:
         """Raises ValueError."""
-        op, _, target = entry.partition(b" ")
-        return cls(op.decode(), None if target == _END else int(target))
+        op, _, rest = entry.partition(b" ")
+        target, _, identity = rest.partition(b" ")
+        return cls(op.decode(), None if target == _END else int(target), identity.decode())
 
 
 def requests_in(fields: Mapping[bytes, bytes]) -> dict[str, CursorRequest]:
@@ -62,10 +64,12 @@ class CursorRequests:
     def __init__(self, store: TopicStore) -> None:
         self._store = store
 
-    async def ask(self, place: LogPlace, incarnation: str, subscription: str, to_ms: int | None) -> PendingMove | None:
-        """Store a request; None where the log is gone."""
+    async def ask(
+        self, place: LogPlace, incarnation: str, subscription: str, to_ms: int | None, identity: str = ""
+    ) -> PendingMove | None:
+        """Store a request for the cursor of this registration; None where the log is gone."""
         store = self._store
-        request = CursorRequest(operation_id(), to_ms)
+        request = CursorRequest(operation_id(), to_ms, identity)
         pending = PendingMove(place, subscription, request.op)
         give_up_at = trio.current_time() + store.timeouts.patience
         while True:

@@ -107,12 +107,6 @@ class SubscriptionMismatch(StoreError):
     server_error = api.NotAllowedError
 
 
-class SubscriptionBusy(StoreError):
-    """It has consumers, so it is not deleted without force."""
-
-    http_status = 412
-
-
 class CursorNotMoved(StoreError):
     """Its log's owner has not carried the request out yet. It stands, and whoever owns the log next does."""
 

@@ -103,6 +103,11 @@ def subscriptions_key(path: str) -> bytes:
     return record_key(path) + b"/subscriptions"
 
 
+def deleted_key(path: str) -> bytes:
+    """List: subscriptions of a topic that were deleted, the last first: the id, a blank, the name."""
+    return record_key(path) + b"/deleted"
+
+
 def members_key(path: str, subscription: str) -> bytes:
     """Hash: the consumers of one subscription, where they are attached and what they are assigned."""
     return subscriptions_key(path) + f"/{_encode(subscription)}".encode()

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+import trio
 
+from layout import records
+from layout.errors import LayoutError
 from metadata import keys, scripts
 from metadata.errors import (
     Fenced,
@@ -20,7 +23,6 @@ from metadata.errors import (
     RecordDamaged,
     RegistrationsFull,
     StoreLost,
-    SubscriptionBusy,
     SubscriptionMismatch,
     SubscriptionMissing,
     TopicMissing,
@@ -33,17 +35,23 @@ from metadata.store import TopicStore, operation_id
 from metadata.subscriptions import (
     ASSIGNED,
     ATTACHED,
+    END,
+    POSITION,
     Assignment,
     Attached,
     Attachment,
     Consumer,
+    InitialPosition,
+    Registration,
     Settings,
     Subscription,
     SubscriptionType,
     TopicState,
     assignment_of,
     consumer_of,
+    identity_of,
     is_checkpoint,
+    position_of,
     settings_of,
     subscription_of,
 )
@@ -59,6 +67,22 @@ class RegistrationLimits:
 
 
 _DEFAULT_LIMITS: Final = RegistrationLimits()
+# Readings of a layout, for a new subscription, that others change at the same time.
+_ATTEMPTS: Final = 20
+# Deleted subscriptions of a topic that are remembered, for owners of its logs that hear of them late.
+_DELETED_KEPT: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _ActiveSegments:
+    """The segments whose ends are recorded with a new subscription, and the version of the record that has them."""
+
+    version: str = ""
+    keys: Sequence[bytes] = ()
+    ids: Sequence[int] = ()
+
+
+_NOT_NAMED: Final = _ActiveSegments()
 
 
 class Registrations:
@@ -89,6 +113,8 @@ class Registrations:
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
         op = op or operation_id()
+        active = _NOT_NAMED
+        attempts = 0
         while True:
             if doubtful and await self._store.is_logged(bucket, op):
                 # It did happen, and whoever has come since has the consumer.
@@ -104,12 +130,13 @@ class Registrations:
                         keys.leaders_key(bucket),
                         keys.changes_key(bucket),
                         keys.marker_key(bucket),
+                        *active.keys,
                     ],
                     [
                         incarnation,
                         subscription,
                         kind,
-                        msgspec.json.encode(Settings(attachment.since_ms)),
+                        msgspec.json.encode(Settings(attachment.since_ms, id=op)),
                         consumer,
                         attachment.entry,
                         attachment.nonce if again else "",
@@ -119,12 +146,34 @@ class Registrations:
                         self._store.identity.mark,
                         self._limits.subscriptions,
                         self._limits.consumers,
+                        active.version,
+                        *active.ids,
                     ],
                 )
             except OutcomeUnknown:
                 doubtful = True
-            else:
+                continue
+            if reply[0] not in _UNPLACED:
                 return self._attached(topic, subscription, reply)
+            attempts += 1
+            if attempts == _ATTEMPTS:
+                raise _changing(topic)
+            active = await self._active_segments(topic)
+
+    async def _active_segments(self, topic: TopicName) -> _ActiveSegments:
+        stored = await self._store.get(topic)
+        if stored is None:
+            raise TopicMissing(f"Scalable topic not found: {topic}. Check its name, or create it.")
+        path = keys.path_of(topic)
+        try:
+            active = records.decode_layout(stored.value).active
+        except LayoutError as error:
+            raise RecordDamaged(f"The record of {topic} is damaged ({error}): restore it.") from error
+        return _ActiveSegments(
+            str(stored.version.number),
+            [keys.segment_key(path, segment.descriptor) for segment in active],
+            [segment.segment_id for segment in active],
+        )
 
     def _attached(self, topic: TopicName, subscription: str, reply: Reply) -> Attached | None:
         outcome, found, leader, assigned = reply
@@ -290,41 +339,140 @@ class Registrations:
         if outcome == b"conflict":
             raise VersionConflict(f"{name} of {topic.name} has readers again, or is another subscription by now.")
 
+    # What the owner of a log does.
+
+    async def register(
+        self,
+        topic: TopicName,
+        name: str,
+        kind: SubscriptionType | None,
+        now_ms: int,
+        *,
+        position: InitialPosition,
+        segment_id: int,
+    ) -> Registration:
+        """The registration of a subscription of this type, None for any, with where it begins in one segment.
+
+        Made if there is none. The initial position is that of whoever was first.
+        """
+        path = keys.path_of(topic)
+        slot = keys.BUCKET_SLOTS[keys.bucket_of(path)]
+        # Most are there, and then nothing has to be written: consumers come back to a store that is full, too.
+        entry, (stored, end) = await self._store.commands.gather(
+            [
+                (slot, ("HGET", keys.subscriptions_key(path), name)),
+                (slot, ("HMGET", keys.members_key(path, name), POSITION, END + str(segment_id).encode())),
+            ]
+        )
+        if entry is not None:
+            if identity_of(entry) is None:
+                raise RecordDamaged(f"The entry of subscription {name} of {topic} cannot be read: delete it.")
+            settings = settings_of(entry)
+            suits = kind is None or (entry.startswith(kind.encode() + b" ") and not settings.migrated)
+            if suits and (stored or not settings.id):
+                return Registration(settings, position_of(stored), _end_at(segment_id, end))
+        return await self._create_subscription(
+            topic,
+            name,
+            kind or SubscriptionType.QUEUE,
+            Settings(now_ms, migrated=kind is None),
+            any_type=kind is None,
+            position=position,
+            segment_id=segment_id,
+        )
+
+    async def find(self, topic: TopicName, name: str) -> Registration | None:
+        """The registration of a subscription, with where it begins in all segments."""
+        path = keys.path_of(topic)
+        slot = keys.BUCKET_SLOTS[keys.bucket_of(path)]
+        entry, members = await self._store.commands.gather(
+            [
+                (slot, ("HGET", keys.subscriptions_key(path), name)),
+                (slot, ("HGETALL", keys.members_key(path, name))),
+            ]
+        )
+        found = None if entry is None else subscription_of(name, entry, members)
+        return None if found is None else found.registration
+
+    async def identities(self, topic: TopicName) -> dict[str, str | None]:
+        """The subscriptions of a topic that have cursors, each with the id that its cursors carry.
+
+        What cannot be read is taken for one with cursors, of which nobody knows whose they are.
+        """
+        path = keys.path_of(topic)
+        slot = keys.BUCKET_SLOTS[keys.bucket_of(path)]
+        entries = await self._store.commands.call(slot, "HGETALL", keys.subscriptions_key(path))
+        return {
+            name.decode(errors="replace"): identity_of(entry)
+            for name, entry in entries.items()
+            if not is_checkpoint(entry)
+        }
+
     # What the admin API does.
 
     async def create_subscription(
         self, topic: TopicName, name: str, kind: SubscriptionType, now_ms: int, *, from_start: bool = False
-    ) -> Settings:
-        """Record a subscription, or find it where it exists with this type; its settings."""
-        return await self._create_subscription(topic, name, kind, Settings(now_ms, from_start=from_start))
+    ) -> Registration:
+        """Record a subscription, or find it where it exists with this type."""
+        position = InitialPosition.EARLIEST if from_start else None
+        settings = Settings(now_ms, from_start=from_start)
+        return await self._create_subscription(topic, name, kind, settings, position=position)
 
-    async def provide_subscription(self, topic: TopicName, name: str, now_ms: int) -> None:
+    async def provide_subscription(self, topic: TopicName, name: str, now_ms: int) -> Registration:
         """See that there is a subscription with cursors, of whichever type; a new one has everything unread, and its
         type stays open until somebody uses it."""
         settings = Settings(now_ms, from_start=True, migrated=True)
-        await self._create_subscription(topic, name, SubscriptionType.QUEUE, settings, any_type=True)
+        return await self._create_subscription(
+            topic, name, SubscriptionType.QUEUE, settings, any_type=True, position=InitialPosition.EARLIEST
+        )
 
     async def _create_subscription(
-        self, topic: TopicName, name: str, kind: SubscriptionType, settings: Settings, *, any_type: bool = False
-    ) -> Settings:
+        self,
+        topic: TopicName,
+        name: str,
+        kind: SubscriptionType,
+        settings: Settings,
+        *,
+        position: InitialPosition | None,
+        any_type: bool = False,
+        segment_id: int | None = None,
+    ) -> Registration:
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
-        outcome, found, entry = await self._store.commands.script(
-            keys.BUCKET_SLOTS[bucket],
-            scripts.CREATE_SUBSCRIPTION,
-            [keys.record_key(path), keys.subscriptions_key(path), keys.changes_key(bucket)],
-            [
-                name,
-                kind,
-                msgspec.json.encode(settings),
-                path,
-                self._store.change_log_length,
-                operation_id(),
-                self._limits.subscriptions,
-                "1" if any_type else "0",
-            ],
-            repeatable=True,
-        )
+        op = operation_id()
+        active = _NOT_NAMED
+        for _ in range(_ATTEMPTS):
+            outcome, found, entry, stored, end = await self._store.commands.script(
+                keys.BUCKET_SLOTS[bucket],
+                scripts.CREATE_SUBSCRIPTION,
+                [
+                    keys.record_key(path),
+                    keys.subscriptions_key(path),
+                    keys.changes_key(bucket),
+                    keys.members_key(path, name),
+                    *active.keys,
+                ],
+                [
+                    name,
+                    kind,
+                    msgspec.json.encode(msgspec.structs.replace(settings, id=op)),
+                    path,
+                    self._store.change_log_length,
+                    op,
+                    self._limits.subscriptions,
+                    "1" if any_type else "0",
+                    position or "",
+                    "" if segment_id is None else segment_id,
+                    active.version,
+                    *active.ids,
+                ],
+                repeatable=True,
+            )
+            if outcome not in _UNPLACED:
+                break
+            active = await self._active_segments(topic)
+        else:
+            raise _changing(topic)
         if outcome == b"crowded":
             raise self._crowded(topic)
         if outcome == b"missing":
@@ -333,36 +481,58 @@ class Registrations:
             raise _mismatch(name, found.decode())
         if any_type and is_checkpoint(entry):
             raise _mismatch(name, SubscriptionType.CHECKPOINT)
-        return settings_of(entry)
+        return Registration(settings_of(entry), position_of(stored), _end_at(segment_id, end))
 
-    async def delete_subscription(
-        self, topic: TopicName, name: str, *, force: bool = False, gone: Collection[str] = ()
-    ) -> None:
-        """Forget a subscription; one with connected consumers only with `force`, and they lose their segments.
+    async def delete_subscription(self, topic: TopicName, name: str, *, gone: Collection[str] = ()) -> None:
+        """Forget a subscription, whoever is connected: from then on its cursors count for nobody.
 
-        `gone` are node sessions that have ended, and with them the connections that they held.
+        Only a group of CHECKPOINT readers has to have none; `gone` are node sessions that have ended, and with them the
+        connections that they held.
         """
         path = keys.path_of(topic)
+        match await self._delete(path, [*_keys_of(path, name), keys.deleted_key(path)], name, gone):
+            case b"missing":
+                raise TopicMissing(f"Scalable topic not found: {topic}. Check its name, or create it.")
+            case b"unknown":
+                raise SubscriptionMissing(f"{topic} has no subscription {name}: list those that it has.")
+            case b"group":
+                raise SubscriptionMismatch(
+                    f"{name} of {topic} is a {SubscriptionType.CHECKPOINT} group, which ends with its last"
+                    " reader: close its readers instead."
+                )
+
+    async def _delete(self, path: str, script_keys: Sequence[bytes], name: str, gone: Collection[str]) -> bytes:
+        """Delete it once, also where a reply is lost: what a name stands for a moment later may be another one."""
         bucket = keys.bucket_of(path)
-        outcome = await self._store.commands.script(
-            keys.BUCKET_SLOTS[bucket],
-            scripts.DELETE_SUBSCRIPTION,
-            _keys_of(path, name),
-            [name, "1" if force else "0", path, self._store.change_log_length, operation_id(), *gone],
-        )
-        if outcome == b"missing":
-            raise TopicMissing(f"Scalable topic not found: {topic}. Check its name, or create it.")
-        if outcome == b"unknown":
-            raise SubscriptionMissing(f"{topic} has no subscription {name}: list those that it has.")
-        if outcome == b"group":
-            raise SubscriptionMismatch(
-                f"{name} of {topic} is a {SubscriptionType.CHECKPOINT} group, which ends with its last"
-                " reader: close its readers instead."
-            )
-        if outcome == b"busy":
-            raise SubscriptionBusy(
-                f"Subscription {name} of {topic} has connected consumers: let them leave first, or use force."
-            )
+        op = operation_id()
+        give_up_at = trio.current_time() + self._store.timeouts.patience
+        interrupted = False
+        while True:
+            try:
+                outcome: bytes = await self._store.commands.script(
+                    keys.BUCKET_SLOTS[bucket],
+                    scripts.DELETE_SUBSCRIPTION,
+                    script_keys,
+                    [name, path, self._store.change_log_length, op, _DELETED_KEPT, *gone],
+                )
+            except OutcomeUnknown:
+                interrupted = True
+                if await self._store.is_logged(bucket, op):
+                    return b"done"
+                if trio.current_time() > give_up_at:
+                    raise
+                continue
+            if outcome == b"unknown" and interrupted and await self._store.is_logged(bucket, op):
+                return b"done"
+            return outcome
+
+    async def deleted(self, topic: TopicName) -> frozenset[tuple[str, str]]:
+        """The last subscriptions of a topic that were deleted, each by its id and name."""
+        path = keys.path_of(topic)
+        slot = keys.BUCKET_SLOTS[keys.bucket_of(path)]
+        entries = await self._store.commands.call(slot, "LRANGE", keys.deleted_key(path), 0, _DELETED_KEPT - 1)
+        parts = (entry.decode(errors="replace").partition(" ") for entry in entries)
+        return frozenset((identity, name) for identity, _, name in parts)
 
     async def names(self, topic: TopicName) -> list[str]:
         """The subscriptions of a topic, none of a topic that is not there."""
@@ -371,12 +541,17 @@ class Registrations:
         names: list[bytes] = await self._store.commands.call(slot, "HKEYS", keys.subscriptions_key(path))
         return sorted(name.decode() for name in names)
 
-    async def durable_names(self, topic: TopicName) -> list[str]:
-        """Those of them that have cursors; what cannot be read is taken for one."""
-        path = keys.path_of(topic)
-        slot = keys.BUCKET_SLOTS[keys.bucket_of(path)]
-        entries = await self._store.commands.call(slot, "HGETALL", keys.subscriptions_key(path))
-        return sorted(name.decode(errors="replace") for name, entry in entries.items() if not is_checkpoint(entry))
+
+# What says that the active segments have to be named, or named again.
+_UNPLACED: Final = (b"unplaced", b"moved")
+
+
+def _changing(topic: TopicName) -> VersionConflict:
+    return VersionConflict(f"{topic} was changed by others {_ATTEMPTS} times meanwhile: try again.")
+
+
+def _end_at(segment_id: int | None, end: bytes | None) -> dict[int, int]:
+    return {segment_id: int(end)} if segment_id is not None and end else {}
 
 
 def _mismatch(name: str, kind: str) -> SubscriptionMismatch:

@@ -182,6 +182,7 @@ class TopicStore:
                 keys.subscriptions_key(path),
                 *(keys.members_key(path, name) for name in subscriptions),
                 keys.schemas_key(path, expected.incarnation),
+                keys.deleted_key(path),
             ],
             [
                 expected.incarnation,

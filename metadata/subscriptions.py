@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 # What begins the fields of the members of a subscription: where one is attached, and what it is assigned.
 ATTACHED: Final = b"c:"
 ASSIGNED: Final = b"a:"
+# And of where it begins: the initial position, and the end of each segment that was active when it was registered.
+POSITION: Final = b"position"
+END: Final = b"e:"
 
 
 class SubscriptionType(StrEnum):
@@ -31,12 +34,22 @@ class SubscriptionType(StrEnum):
         return self is not SubscriptionType.CHECKPOINT
 
 
+class InitialPosition(StrEnum):
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept with a subscription beside its type."""
+    """What is kept with a subscription beside its type.
+
+    `id` is never given twice. A cursor carries the id of the registration that it belongs to, and counts for no other;
+    the first registrations had none, and neither have the cursors of classic topics.
+    """
 
     created_at_ms: int = msgspec.field(default=0, name="createdAtMs")
     created_at_epoch: int | None = msgspec.field(default=None, name="createdAtEpoch")  # of the layout; by the store
     from_start: bool = msgspec.field(default=False, name="fromStart")  # segments it was never at begin unread
+    id: str = ""
     # Its type is open: from a classic topic, asked for by a producer or created without one, and not used since.
     migrated: bool = False
 
@@ -83,6 +96,19 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Registration:
+    """A subscription as a topic knows it: which one it is, and where it begins in segments that it was never at."""
+
+    settings: Settings
+    position: InitialPosition | None = None  # None until somebody subscribes at a segment, who decides it for all
+    ends: Mapping[int, int] = field(default_factory=dict)  # by segment, when it was registered; 0 where there is none
+
+    @property
+    def id(self) -> str:
+        return self.settings.id
+
+
+@dataclass(frozen=True, slots=True)
 class Consumer:
     name: str
     attachment: Attachment
@@ -98,6 +124,12 @@ class Subscription:
     generation: int = 0
     drained: frozenset[int] = frozenset()
     consumers: Mapping[str, Consumer] = field(default_factory=dict)
+    position: InitialPosition | None = None
+    ends: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def registration(self) -> Registration:
+        return Registration(self.settings, self.position, self.ends)
 
     @property
     def is_open(self) -> bool:
@@ -130,6 +162,19 @@ def settings_of(entry: bytes) -> Settings:
         return Settings()
 
 
+def identity_of(entry: bytes) -> str | None:
+    """Which registration an entry is; None if it cannot be read, and then nobody knows which cursors are its own."""
+    try:
+        return msgspec.json.decode(entry.partition(b" ")[2], type=Settings).id
+    except msgspec.DecodeError as error:
+        log.error("the settings of a subscription cannot be read: %s", error)
+        return None
+
+
+def position_of(stored: bytes | None) -> InitialPosition | None:
+    return None if not stored else InitialPosition(stored.decode())
+
+
 def is_checkpoint(entry: bytes) -> bool:
     """Whether an entry of the subscriptions is that of a group without cursors."""
     return entry.partition(b" ")[0] == SubscriptionType.CHECKPOINT.encode()
@@ -150,6 +195,8 @@ def subscription_of(name: str, entry: bytes, fields: Mapping[bytes, bytes]) -> S
                 if key.startswith(ATTACHED)
                 and (consumer := consumer_of(key[2:].decode(), attached, fields.get(ASSIGNED + key[2:])))
             },
+            position_of(fields.get(POSITION)),
+            {int(key[2:]): int(end) for key, end in fields.items() if key.startswith(END)},
         )
     except (ValueError, msgspec.DecodeError) as error:
         log.error("subscription %s has an entry that cannot be read: %s", name, error)

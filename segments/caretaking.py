@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import trio
@@ -17,7 +17,7 @@ from metadata.log_places import LogPlace
 from metadata.log_states import LogState
 from metadata.segment_logs import SegmentLogs
 from protocol.names import TopicName
-from segments.cursors import Cursor
+from segments.cursor_entries import belongs, identity_of, unpack
 from segments.hosting import Hosting
 from segments.keeping import Keeping, Quota, kept_from, needed_from, trim_below
 
@@ -37,7 +37,7 @@ class Caretaker:
         hosting: Hosting,
         logs: SegmentLogs,
         logs_in: Callable[[int], AsyncIterator[Sequence[LogPlace]]],
-        subscriptions: Callable[[TopicName], Awaitable[Collection[str]]],
+        subscriptions: Callable[[TopicName], Awaitable[Mapping[str, str | None]]],
         keeping: Callable[[LogPlace], Awaitable[Keeping]],
         *,
         quota: Quota,
@@ -125,10 +125,10 @@ class Caretaker:
         """The first entry that somebody has not consumed."""
         cursors = await self._logs.cursors(place, state)
         expected = await self._subscriptions(keys.topic_at(place.topic_path))
+        if place.segment_id is not None or expected:
+            # Others are of subscriptions that were deleted while nobody had the log.
+            cursors = {name: it for name, it in cursors.items() if belongs(identity_of(it), expected, name)}
         if any(name not in cursors for name in expected):
             return state.first  # one that is still to come has everything before it
-        if place.segment_id is not None:
-            # Others are of subscriptions that were deleted while nobody had the log.
-            cursors = {name: cursors[name] for name in expected}
-        marks = [Cursor.decode(stored).mark for stored in cursors.values()]
+        marks = [unpack(stored)[1].mark for stored in cursors.values()]
         return max(state.first, needed_from(marks, state.next))

@@ -12,6 +12,7 @@ from typing import Final
 
 import trio
 
+from metadata.errors import StoreError
 from protocol import data_replies, replies
 from protocol.names import TopicName
 from protocol.schemas import Schema
@@ -24,8 +25,9 @@ from segments.dispatch.errors import ConsumerBusy
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
 from segments.entry_metadata import last_batch_index
-from segments.errors import NoSuchConsumer, NotAllowed, NotHere, TooMany
+from segments.errors import NoLog, NoSuchConsumer, NotAllowed, NotHere, TooMany
 from segments.frames import MessageFrames
+from segments.hosting import place_of
 from segments.open_log import OpenLog
 from segments.subscription import LogSubscription
 
@@ -57,6 +59,13 @@ class _Open:
         """Whether it may act. If it was sent away, the client may not have heard of it yet."""
         return self.subscription.has(self.consumer)
 
+    def is_dismissed_from(self, request: api.CommandSubscribe) -> bool:
+        """Whether it was attached when the subscription was deleted that it asks for. Clients come back by themselves
+        with the same id, and end only if they are told that there is nothing to come back to.
+        """
+        is_same = self.subscription.name == request.subscription and self.log.name == place_of(request.topic).name
+        return is_same and self.consumer.is_dismissed
+
 
 class ConsumerDialogue:
     def __init__(self, talk: Conversation) -> None:
@@ -78,8 +87,13 @@ class ConsumerDialogue:
         request = command.subscribe
         if not request.subscription.strip():
             raise NotAllowed("The subscription has no name: give it one.")
-        if request.consumer_id not in self._consumers:
+        if (known := self._consumers.get(request.consumer_id)) is None:
             self._talk.check_room()
+        elif known.is_dismissed_from(request):
+            raise NoLog(
+                f"Subscription {request.subscription} was deleted, and its consumers with it: open a new consumer to"
+                " begin it anew."
+            )
         self._talk.start(command, lambda: self._open_consumer(request), ("consumer", request.consumer_id))
 
     async def _open_consumer(self, request: api.CommandSubscribe) -> None:
@@ -119,7 +133,13 @@ class ConsumerDialogue:
         while True:
             try:
                 subscription = await log_.subscribe(
-                    request.subscription, kind, consumer, start=start, durable=request.durable, sharing=sharing
+                    request.subscription,
+                    kind,
+                    consumer,
+                    start=start.index,
+                    durable=request.durable,
+                    sharing=sharing,
+                    identity=start.identity,
                 )
                 break
             except ConsumerBusy:
@@ -129,7 +149,9 @@ class ConsumerDialogue:
                     await log_.somebody_left(request.subscription)
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
-        except trio.Cancelled:
+            if request.durable:
+                await self._confirm(log_, is_segment)
+        except (trio.Cancelled, NotHere, StoreError):
             # The client closed it while it was let in, and was told so: nobody would close it again.
             log_.unsubscribe(consumer, subscription)
             raise
@@ -137,6 +159,17 @@ class ConsumerDialogue:
         self._talk.clients += 1
         self._talk.reply(replies.success(request.request_id))
         subscription.joined(consumer)
+
+    async def _confirm(self, log_: OpenLog, is_segment: bool) -> None:
+        """See that the topic knows a subscription to which somebody was just let in."""
+        hosting = self._talk.around.hosting
+        if not is_segment and await hosting.is_sealed(log_):
+            # Migrated meanwhile, perhaps before the subscription stood there to be taken along: it is registered by
+            # whoever comes back.
+            log_.note_sealed()
+            raise NotHere(f"{log_.name} belongs to a scalable topic by now: subscribe again.")
+        # It may have been deleted while this consumer waited to be let in.
+        hosting.check_soon(log_)
 
     def flow(self, command: BaseCommand, body: bytes) -> None:
         opened = self._seated(command.flow.consumer_id)

@@ -35,6 +35,7 @@ class Consumer:
     messages: int = 0
     bytes: int = 0
     redelivered: int = 0
+    is_dismissed: bool = False  # its subscription was deleted: it shall not come back
     told_end: bool = False
     told_active: bool | None = field(default=None)
     pulse: Pulse = field(init=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, Protocol
 
 import trio
@@ -14,7 +14,7 @@ from metadata.log_places import LogPlace
 from metadata.log_states import LogState
 from protocol.backoff import Backoff
 from protocol.names import PERSISTENT, SEGMENT, SegmentName, TopicName
-from segments import placement
+from segments import cursor_entries, placement
 from segments.around import Around
 from segments.errors import NoLog, NotAllowed, NotHere
 from segments.open_log import OpenLog
@@ -52,6 +52,17 @@ def place_of(name: str) -> LogPlace:
     return LogPlace.of_classic(topic)
 
 
+async def _nothing_deleted(topic: TopicName) -> Collection[tuple[str, str]]:
+    return ()
+
+
+def _has_registrations(owned: OpenLog) -> bool:
+    """Whether a topic knows the subscriptions of a log: those of a classic one stand nowhere else until it is migrated,
+    which seals it.
+    """
+    return owned.place.segment_id is not None or owned.sealed
+
+
 class Hosting:
     """The open logs of a node. A listener of the change feed."""
 
@@ -60,19 +71,26 @@ class Hosting:
         around: Around,
         nodes: Nodes,
         classic: ClassicLogs,
-        subscriptions: Callable[[TopicName], Awaitable[Collection[str]]],
+        subscriptions: Callable[[TopicName], Awaitable[Mapping[str, str | None]]],
         *,
+        deleted: Callable[[TopicName], Awaitable[Collection[tuple[str, str]]]] = _nothing_deleted,
         session_held: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`subscriptions` tells which a topic has, each with the id of its registration, and `deleted` which were
+        deleted: others that it does not have, the store has lost.
+        """
         self._around = around
         self._nodes = nodes
         self._classic = classic
         self._subscriptions = subscriptions
+        self._deleted = deleted
         self._session_held = session_held
         self._open: dict[str, OpenLog] = {}
         self._opening: dict[str, trio.Event] = {}
         self._leaving: dict[str, trio.Event] = {}  # given up, and the store does not know yet
         self._by_path: dict[str, set[OpenLog]] = {}
+        # By the scalable topic that they belong to, or would: a partition has a path of its own.
+        self._by_topic: dict[str, set[OpenLog]] = {}
         self._looking: dict[OpenLog, bool] = {}  # whether it has to be looked at once more
         self._checking: dict[str, bool] = {}  # topics whose subscriptions are looked at, and whether once more
         self._adopted: set[OpenLog] = set()  # opened although no client wanted them
@@ -152,8 +170,6 @@ class Hosting:
         try:
             if (owned := await self._enter(place, state)) is not None:
                 self._adopted.add(owned)
-                # Nobody has told it of subscriptions that were deleted meanwhile.
-                self.registered(place.bucket, place.path)
         finally:
             del self._opening[place.name]
             done.set()
@@ -202,12 +218,14 @@ class Hosting:
         self._around.counters.opened += 1
         self._open[place.name] = owned
         self._by_path.setdefault(place.path, set()).add(owned)
+        self._by_topic.setdefault(place.topic_path, set()).add(owned)
         if self._stopping:
             # The others were given up meanwhile.
             await self.let_go(owned)
             return None
-        # What has happened between the claim and now was heard by nobody.
+        # What has happened between the claim and now was heard by nobody, nor what has while nobody had it.
         self.look_soon(owned)
+        self.check_soon(owned)
         return owned
 
     async def _state(self, place: LogPlace) -> LogState:
@@ -230,11 +248,12 @@ class Hosting:
         if self._open.get(owned.name) is owned:
             del self._open[owned.name]
         self._adopted.discard(owned)
-        siblings = self._by_path.get(owned.place.path)
-        if siblings is not None:
-            siblings.discard(owned)
-            if not siblings:
-                del self._by_path[owned.place.path]
+        for index, path in ((self._by_path, owned.place.path), (self._by_topic, owned.place.topic_path)):
+            siblings = index.get(path)
+            if siblings is not None:
+                siblings.discard(owned)
+                if not siblings:
+                    del index[path]
 
     # What the change feed calls.
 
@@ -244,29 +263,49 @@ class Hosting:
 
     def registered(self, bucket: int, path: str) -> None:
         """A subscription may have been deleted."""
-        owned = self._by_path.get(path, ())
-        if any(log_.place.segment_id is not None and log_.subscriptions for log_ in owned):
-            self._check_soon(path)
+        for owned in self._by_topic.get(path, ()):
+            self.check_soon(owned)
 
-    def _check_soon(self, path: str) -> None:
+    def check_soon(self, owned: OpenLog) -> None:
+        """See before long whether its topic still has the subscriptions that a log has."""
+        path = owned.place.topic_path
+        if not _has_registrations(owned) or not owned.subscriptions:
+            return
         if path in self._checking:
             self._checking[path] = True
         else:
             self._checking[path] = False
             self._around.nursery.start_soon(self._check_subscriptions, path)
 
+    async def is_sealed(self, owned: OpenLog) -> bool:
+        """Whether the store has a log sealed by now: that of a classic topic by its migration, and by nothing else."""
+        state = await self._around.logs.state(owned.place)
+        return state is not None and state.sealed
+
     async def _check_subscriptions(self, path: str) -> None:
-        """Forget those that the topic does not have any more. Whoever subscribes enters it there first."""
+        """Forget those that the topic does not have any more, or has another one of. Whoever subscribes enters it there
+        first.
+        """
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         try:
             while True:
                 self._checking[path] = False
-                known = {log_: set(log_.subscriptions) for log_ in self._by_path.get(path, ())}
+                known = [
+                    (log_, subscription)
+                    for log_ in self._by_topic.get(path, ())
+                    if _has_registrations(log_)
+                    for subscription in log_.subscriptions.values()
+                ]
+                topic = keys.topic_at(path)
                 try:
-                    there = set(await self._subscriptions(keys.topic_at(path)))
-                    for log_, names in known.items():
-                        for name in names - there if log_.place.segment_id is not None else ():
-                            await log_.remove(name)
+                    there = await self._subscriptions(topic)
+                    foreign = [
+                        (log_, it) for log_, it in known if not cursor_entries.belongs(it.identity, there, it.name)
+                    ]
+                    deleted = await self._deleted(topic) if foreign else ()
+                    for log_, it in foreign:
+                        if log_.subscriptions.get(it.name) is it:
+                            await log_.remove(it.name, dismissing=(it.identity, it.name) in deleted)
                 except NotHere:
                     continue  # the others have still to be looked at
                 except StoreError as error:
@@ -286,7 +325,7 @@ class Hosting:
 
     def gap(self, buckets: Collection[int]) -> None:
         gone = set(buckets)
-        for path in list(self._by_path):
+        for path in list(self._by_topic):
             if keys.bucket_of(path) in gone:
                 self.registered(keys.bucket_of(path), path)
         for owned in self._open.values():

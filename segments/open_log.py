@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import trio
@@ -21,6 +22,7 @@ from metadata.log_figures import NOTHING, Traffic
 from metadata.log_places import LogPlace
 from metadata.log_states import Claim, Opened
 from protocol.names import TopicName
+from segments import cursor_entries
 from segments.around import Around
 from segments.consumers import Consumer
 from segments.cursor_keeper import CursorKeeper, Told
@@ -39,6 +41,7 @@ log = logging.getLogger(__name__)
 
 # Entries in one read: enough for a round trip to be worth it. What they may weigh is bounded by the read itself.
 _READ_ENTRIES: Final = 256
+_NOBODY: Final[Mapping[str, str | None]] = MappingProxyType({})
 
 
 class OpenLog:
@@ -74,11 +77,11 @@ class OpenLog:
         self._told: Traffic | None = NOTHING  # to the store; None if nobody can tell
         for name, stored in opened.cursors.items():
             # Of which type its consumers are, the first of them says.
-            cursor = Cursor.decode(stored)
+            identity, cursor = cursor_entries.unpack(stored)
             if cursor.top >= self.next:
                 # The store went back, and the log with it: what comes at these places is not what was acknowledged.
                 cursor = Cursor(min(cursor.mark, self.next - 1))
-            subscription = self._subscription(name, Kind.EXCLUSIVE, cursor, durable=True)
+            subscription = self._subscription(name, Kind.EXCLUSIVE, cursor, durable=True, identity=identity)
             subscription.is_stored = True
             self.subscriptions[name] = subscription
         if self.sealed and self.place.segment_id is None:
@@ -134,12 +137,15 @@ class OpenLog:
         start: Callable[[], int],
         durable: bool,
         sharing: KeySharing = KeySharing.AUTO_SPLIT,
+        identity: str = "",
     ) -> LogSubscription:
-        """Let a consumer in; `start` says where a subscription begins that was never here."""
+        """Let a consumer in; `start` says where a subscription begins that was never here, and `identity` which one it
+        is: what there is of another one of its name has ended before (`end_others`).
+        """
         self._check_open()
         limits = self._around.limits
         if durable:
-            subscription = await self._durable(name, kind, start)
+            subscription = await self._durable(name, kind, start, identity)
         else:
             subscription = self._subscription(name, kind, Cursor(start() - 1), durable=False)
         subscription.change_kind(kind, sharing)
@@ -150,14 +156,17 @@ class OpenLog:
             self._readers.add(subscription)
         return subscription
 
-    async def _durable(self, name: str, kind: Kind, start: Callable[[], int]) -> LogSubscription:
+    async def _durable(self, name: str, kind: Kind, start: Callable[[], int], identity: str) -> LogSubscription:
         """The subscription of this name, made if it is not there."""
         subscription = self.subscriptions.get(name)
+        if subscription is not None and subscription.identity != identity:
+            # A later one, or one that nobody has looked at yet.
+            raise NotHere(f"Subscription {name} was deleted meanwhile: subscribe again.")
         if subscription is None:
             most = self._around.limits.subscriptions
             if len(self.subscriptions) >= most:
                 raise TooMany(f"{self.name} has {most} subscriptions, which is the limit.")
-            subscription = self._subscription(name, kind, Cursor(start() - 1), durable=True)
+            subscription = self._subscription(name, kind, Cursor(start() - 1), durable=True, identity=identity)
             self.subscriptions[name] = subscription
         if not subscription.is_stored:
             # Also where somebody else has made it just now: whoever is told that it is there may rely on it.
@@ -177,13 +186,27 @@ class OpenLog:
         """All that are connected, readers among them."""
         return [consumer for subscription in self._all_subscriptions() for consumer in subscription.consumers]
 
-    async def remove(self, name: str) -> None:
-        """Forget a subscription with its position."""
+    async def remove(self, name: str, *, dismissing: bool = False) -> None:
+        """Forget a subscription with its position; its consumers come back, unless they are dismissed."""
+        if dismissing and (known := self.subscriptions.get(name)) is not None:
+            known.dismiss()
+        if self._end(name):
+            await self._write(name, lambda: None, drained=self.sealed)
+
+    def end_others(self, name: str, identity: str) -> None:
+        """The registration of this name has this id: what is here of an earlier one is over.
+
+        What is stored of it does not count, and is written over by the next one.
+        """
+        known = self.subscriptions.get(name)
+        if known is not None and known.identity != identity:
+            self._end(name)
+
+    def _end(self, name: str) -> bool:
         subscription = self.subscriptions.pop(name, None)
-        if subscription is None:
-            return
-        subscription.forget()
-        await self._write(name, lambda: None, drained=self.sealed)
+        if subscription is not None:
+            subscription.forget()
+        return subscription is not None
 
     async def seek(
         self, subscription: LogSubscription, index: int, *, carries_out: CursorRequest | None = None
@@ -193,10 +216,10 @@ class OpenLog:
         if subscription.durable:
             await self.saved(subscription, carries_out=carries_out)
 
-    async def ensure_subscription(self, name: str) -> None:
+    async def ensure_subscription(self, name: str, identity: str = "") -> None:
         """A subscription from the beginning on, for a producer whose messages must not be lost before one comes."""
         self._check_open()
-        await self._durable(name, Kind.SHARED, lambda: self.first)
+        await self._durable(name, Kind.SHARED, lambda: self.first, identity)
 
     async def somebody_left(self, name: str) -> None:
         """Return when a consumer of a subscription has gone."""
@@ -220,15 +243,19 @@ class OpenLog:
             for name, request in requests.items():
                 if self._carried_out.get(name) != request.op:
                     index = self.next if request.to_ms is None else await self.index_at(request.to_ms)
-                    await self.move(name, index, carries_out=request)
+                    await self.move(name, index, request.identity, carries_out=request)
                     self._carried_out[name] = request.op
 
-    async def move(self, name: str, index: int, *, carries_out: CursorRequest | None = None) -> None:
+    async def move(
+        self, name: str, index: int, identity: str | None = None, *, carries_out: CursorRequest | None = None
+    ) -> None:
         """Let a subscription go on from an index, also one that was never here."""
+        if identity is not None:
+            self.end_others(name, identity)
         subscription = self.subscriptions.get(name)
         if subscription is None:
             subscription = self.subscriptions[name] = self._subscription(
-                name, Kind.EXCLUSIVE, Cursor(self.first - 1), durable=True
+                name, Kind.EXCLUSIVE, Cursor(self.first - 1), durable=True, identity=identity or ""
             )
         await self.seek(subscription, index, carries_out=carries_out)
 
@@ -238,7 +265,7 @@ class OpenLog:
     async def saved(self, subscription: LogSubscription, *, carries_out: CursorRequest | None = None) -> None:
         """Write a cursor, and return when it is written."""
         await self._write(
-            subscription.name, subscription.cursor.encode, drained=subscription.is_drained, carries_out=carries_out
+            subscription.name, subscription.encode, drained=subscription.is_drained, carries_out=carries_out
         )
         subscription.is_stored = True
 
@@ -263,7 +290,7 @@ class OpenLog:
         self._check_open()
 
     def cursor_changed(self, subscription: LogSubscription, told: Told | None) -> None:
-        self._keeper.mark(subscription.name, subscription.cursor.encode, told=told, drained=subscription.is_drained)
+        self._keeper.mark(subscription.name, subscription.encode, told=told, drained=subscription.is_drained)
 
     def delivered(self, now: float, messages: int, size: int) -> None:
         """Count what was sent to consumers."""
@@ -290,15 +317,15 @@ class OpenLog:
                 return None  # lost, which its subscriptions find out when they come to it
         return None
 
-    async def keep(self, keeping: Keeping, expected: Collection[str] = ()) -> None:
+    async def keep(self, keeping: Keeping, expected: Mapping[str, str | None] = _NOBODY) -> None:
         """Remove what nobody needs and what is not to be kept, and what is over the quota.
 
-        A subscription that is expected and was never here has everything before it: its consumers come when they have
-        done with the segments before this one.
+        A subscription that is expected, by its name and id, and was never here has everything before it: its consumers
+        come when they have done with the segments before this one.
         """
         await self.sending.forget_long_gone()
         quota = self._around.limits.quota
-        self._is_awaited = any(name not in self.subscriptions for name in expected)
+        self._is_awaited = any(not self._has(name, identity) for name, identity in expected.items())
         needed = self._needed()
         if needed <= self.first and not quota.is_exceeded(self.size):
             return
@@ -318,6 +345,10 @@ class OpenLog:
         """The first entry that somebody has not consumed."""
         marks = [subscription.cursor.mark for subscription in self.subscriptions.values()]
         return self.first if self._is_awaited else needed_from(marks, self.next)
+
+    def _has(self, name: str, identity: str | None) -> bool:
+        known = self.subscriptions.get(name)
+        return known is not None and identity in (known.identity, None)
 
     def _waiting_bytes(self) -> int:
         return waiting_bytes(first=self.first, end=self.next, needed=self._needed(), size=self.size)
@@ -419,7 +450,9 @@ class OpenLog:
         for subscription in self._all_subscriptions():
             subscription.wake()
 
-    def _subscription(self, name: str, kind: Kind, cursor: Cursor, *, durable: bool) -> LogSubscription:
+    def _subscription(
+        self, name: str, kind: Kind, cursor: Cursor, *, durable: bool, identity: str = ""
+    ) -> LogSubscription:
         return LogSubscription(
             name,
             kind,
@@ -429,6 +462,7 @@ class OpenLog:
             durable=durable,
             max_unacked=self._around.limits.max_unacked,
             partition=self.place.partition,
+            identity=identity,
         )
 
     def _all_subscriptions(self) -> list[LogSubscription]:

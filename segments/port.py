@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
 
 import trio
 
@@ -17,19 +16,14 @@ from metadata.log_states import LogStanding
 from metadata.registrations import Registrations
 from metadata.segment_logs import SegmentLogs
 from metadata.store import TopicStore
-from metadata.subscriptions import Settings
-from protocol.backoff import Backoff
+from metadata.subscriptions import Registration
 from protocol.names import TopicName
+from segments.cursor_entries import cursor_of, unpack
 from segments.cursor_moves import CursorMoves
-from segments.cursors import Cursor
-from segments.errors import NoLog
 from segments.figures import traffic_of
 from segments.hosting import Hosting
+from segments.starting import begins_at
 
-# How long those who deleted a subscription wait until other nodes have forgotten it.
-_HEARING: Final = 2.0
-_FIRST_PAUSE: Final = 0.01
-_LONGEST_PAUSE: Final = 0.2
 # A consumer and a segment that it has open.
 Claim = tuple[str, int]
 
@@ -59,22 +53,28 @@ class LogsOfTopics:
         stored = await self._store.get(topic)
         if stored is None:
             return frozenset()
+        registration = await self._registrations.find(topic, subscription)
+        if registration is None:
+            return frozenset()
         places = [place_of(topic, segment) for segment in segments]
         standings = await self._logs.standings(self._lane(), stored.version.incarnation, places, [subscription])
         drained = set()
         for segment, standing in zip(segments, standings, strict=True):
-            state, cursor = standing.state, standing.cursors.get(subscription)
-            if state is not None and subscription in state.requests:
+            state, cursor = standing.state, cursor_of(standing.cursors.get(subscription), registration.id)
+            asked = None if state is None else state.requests.get(subscription)
+            if asked is not None and asked.identity == registration.id:
                 continue  # where its cursor will be, its owner says then
+            begins = begins_at(segment, registration) or 0 if cursor is None else cursor.mark + 1
             # Where the storage is gone, so is what could have been consumed.
-            if state is None or max(state.first - 1, _mark(cursor)) >= state.next - 1:
+            if state is None or max(state.first, begins) >= state.next:
                 drained.add(segment.segment_id)
         return frozenset(drained)
 
-    async def backlog(self, topic: TopicName, subscription: str, segment: Segment, settings: Settings) -> int:
+    async def backlog(self, topic: TopicName, subscription: str, segment: Segment, registration: Registration) -> int:
         """Entries of a segment that the subscription has not acknowledged."""
         owned = self._hosting.get(place_of(topic, segment).name)
-        if owned is not None and (known := owned.subscriptions.get(subscription)) is not None:
+        known = None if owned is None else owned.subscriptions.get(subscription)
+        if known is not None and known.identity == registration.id:
             return known.backlog
         stored = await self._store.get(topic)
         if stored is None:
@@ -85,63 +85,27 @@ class LogsOfTopics:
         if standing.state is None:
             return 0
         first, end = standing.state.first, standing.state.next
-        cursor = standing.cursors.get(subscription)
+        cursor = cursor_of(standing.cursors.get(subscription), registration.id)
         if cursor is not None:
-            return Cursor.decode(cursor).unacked_between(first, end)
-        return end - first if is_unread(segment, settings) else 0
-
-    async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
-        """A subscription was deleted: one of the same name that comes later must not go on where it was.
-
-        Other nodes that own segments hear of it by themselves, for which there is a moment. All else is seen to here:
-        what nobody owns, and the logs of legacy segments, whose owners do not know whose they are.
-        """
-        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-        places: Sequence[LogPlace] = [place_of(topic, segment) for segment in segments]
-        with trio.move_on_after(_HEARING):
-            while (stored := await self._store.get(topic)) is not None:
-                places = await self._forget_at(places, stored.version.incarnation, subscription)
-                if not places:
-                    return
-                await trio.sleep(backoff.next())
-
-    async def _forget_at(self, places: Sequence[LogPlace], incarnation: str, subscription: str) -> list[LogPlace]:
-        """Forget a subscription at those of these logs that are not left to other nodes; those that are."""
-        standings = await self._logs.standings(self._lane(), incarnation, places, [subscription])
-        left = []
-        for place, standing in zip(places, standings, strict=True):
-            if standing.state is None or subscription not in standing.cursors:
-                continue
-            if place.segment_id is not None and await self._hosting.is_elsewhere(standing.state.session):
-                left.append(place)
-                continue
-            try:
-                owned = await self._hosting.open(place.name, by_force=True)
-            except NoLog:
-                continue
-            await owned.remove(subscription)
-        return left
+            return cursor.unacked_between(first, end)
+        return unread(segment, registration, first, end)
 
     async def figures(
-        self, topic: TopicName, incarnation: str, segments: Sequence[Segment], subscriptions: Mapping[str, Settings]
+        self, topic: TopicName, incarnation: str, segments: Sequence[Segment], subscriptions: Mapping[str, Registration]
     ) -> Mapping[int, LogFigures]:
         """What there is to know about segments, from one look at the store; of those that are here, as it is now."""
         places = [place_of(topic, segment) for segment in segments]
         standings = await self._logs.standings(self._lane(), incarnation, places, list(subscriptions))
         figures = {}
         for segment, place, standing in zip(segments, places, standings, strict=True):
-            unread = {name for name, settings in subscriptions.items() if is_unread(segment, settings)}
-            figures[segment.segment_id] = await self._figures_of(place, standing, subscriptions, unread)
+            figures[segment.segment_id] = await self._figures_of(place, standing, subscriptions, segment)
         return figures
 
     async def classic_figures(self, topics: Sequence[TopicName], incarnation: str) -> Sequence[LogFigures]:
         """The same about a classic topic or partitions of one; their subscriptions are those that have been there."""
         places = [LogPlace.of_classic(topic) for topic in topics]
         standings = await self._logs.standings(self._lane(), incarnation, places, None)
-        return [
-            await self._figures_of(place, standing, standing.cursors)
-            for place, standing in zip(places, standings, strict=True)
-        ]
+        return [await self._figures_of(place, standing) for place, standing in zip(places, standings, strict=True)]
 
     async def classic_traffic(self, topic: TopicName) -> Traffic:
         """Who is at a classic topic or partition, and what goes through; nothing where there is none."""
@@ -152,21 +116,31 @@ class LogsOfTopics:
         return figures.traffic
 
     async def _figures_of(
-        self, place: LogPlace, standing: LogStanding, subscriptions: Collection[str], unread: Collection[str] = ()
+        self,
+        place: LogPlace,
+        standing: LogStanding,
+        registered: Mapping[str, Registration] | None = None,
+        segment: Segment | None = None,
     ) -> LogFigures:
-        """`unread` has those for which the log holds all its messages if they were never at it."""
+        """Of a segment for the subscriptions that are registered, of a classic log for all that have been there."""
         state = standing.state
         if state is None:
             return LogFigures()
-        entries = state.next - state.first
-        backlogs = dict.fromkeys(subscriptions, 0) | dict.fromkeys(unread, entries)
-        for name, cursor in standing.cursors.items():
-            backlogs[name] = Cursor.decode(cursor).unacked_between(state.first, state.next)
+        first, end = state.first, state.next
+        cursors = {name: unpack(it) for name, it in standing.cursors.items()}
+        ids = {name: identity for name, (identity, _) in cursors.items()}
+        backlogs = {}
+        if registered is not None and segment is not None:
+            ids = {name: it.id for name, it in registered.items()}
+            backlogs = {name: unread(segment, it, first, end) for name, it in registered.items()}
+        for name, (identity, cursor) in cursors.items():
+            if ids.get(name) == identity:
+                backlogs[name] = cursor.unacked_between(first, end)
         owned = self._hosting.get(place.name)
         if owned is None:
             is_told = state.session and await self._hosting.is_alive(state.session)
-            return LogFigures(state.size, entries, backlogs, standing.traffic if is_told else NOTHING)
-        backlogs |= {name: it.backlog for name, it in owned.subscriptions.items() if name in backlogs}
+            return LogFigures(state.size, end - first, backlogs, standing.traffic if is_told else NOTHING)
+        backlogs |= {name: it.backlog for name, it in owned.subscriptions.items() if ids.get(name) == it.identity}
         return LogFigures(owned.size, owned.next - owned.first, backlogs, traffic_of(owned, trio.current_time()))
 
     async def still_open(self, topic: TopicName, subscription: str, claims: Collection[Claim]) -> frozenset[Claim]:
@@ -190,7 +164,11 @@ class LogsOfTopics:
         self, topic: TopicName, incarnation: str, subscription: str, segment: Segment, to_ms: int | None
     ) -> PendingMove | None:
         """Ask for the cursor on a segment to be moved to the first message of a time or later, or to the end."""
-        return await self._requests.ask(place_of(topic, segment), incarnation, subscription, to_ms)
+        registration = await self._registrations.find(topic, subscription)
+        if registration is None:
+            return None
+        place = place_of(topic, segment)
+        return await self._requests.ask(place, incarnation, subscription, to_ms, registration.id)
 
     async def moved(self, moves: Sequence[PendingMove]) -> None:
         """Return when the owners of the logs have moved these cursors."""
@@ -210,15 +188,10 @@ def place_of(topic: TopicName, segment: Segment) -> LogPlace:
     return LogPlace.of_segment(topic, segment.descriptor)
 
 
-def is_unread(segment: Segment, settings: Settings) -> bool:
-    """Whether a segment at which a subscription never was holds all its messages for it."""
-    made_at = settings.created_at_epoch
-    return settings.from_start or (made_at is not None and segment.created_at_epoch > made_at)
-
-
-def _mark(cursor: bytes | None) -> int:
-    """Up to where everything is acknowledged."""
-    return -1 if cursor is None else Cursor.decode(cursor).mark
+def unread(segment: Segment, registration: Registration, first: int, end: int) -> int:
+    """What a segment at which a subscription never was holds for it; nothing while it is not known where it begins."""
+    begins = begins_at(segment, registration)
+    return 0 if begins is None else max(0, end - max(begins, first))
 
 
 def _is_open(consumer: str, segment_id: int, names: Collection[str]) -> bool:

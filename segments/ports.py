@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from layout.segments import Segment
+from metadata.log_places import LogPlace
+from metadata.subscriptions import InitialPosition, Registration
 from protocol.names import TopicName
 
 
@@ -55,14 +57,16 @@ class Layouts(Protocol):
 class Topics(Protocol):
     """What stands about topics in the store."""
 
-    async def segment(self, topic: TopicName, descriptor: str) -> Segment | None:
-        """A segment as the layout has it; None if the topic or the segment is not there."""
+    async def segment(self, topic: TopicName, place: LogPlace) -> Segment | None:
+        """The segment whose log is there, as the layout has it; None if the topic or the segment is not there."""
 
-    async def created_epoch(self, topic: TopicName, subscription: str, *, ordered: bool) -> int | None:
-        """At which epoch a subscription was made, which is now if nobody has made it before.
+    async def register(
+        self, topic: TopicName, subscription: str, *, ordered: bool | None, position: InitialPosition, segment_id: int
+    ) -> Registration:
+        """The registration of a subscription, made if there is none, with where it begins in a segment.
 
-        None for one of which that is not known, or which was made to start at the beginning.
+        `ordered` says of which type it has to be, None that any will do.
         """
 
-    async def provide_subscription(self, topic: TopicName, subscription: str) -> None:
-        """See that a topic has this subscription, of whichever type; a new one has everything unread."""
+    async def provide_subscription(self, topic: TopicName, subscription: str) -> str:
+        """See that a topic has this subscription, of whichever type; a new one has everything unread. Its id."""

@@ -16,6 +16,7 @@ import trio
 from metadata.errors import LogFenced, LogMissing, StoreError
 from metadata.log_entries import StoredEntry
 from protocol.backoff import Backoff
+from segments import cursor_entries
 from segments.alarm import Alarm
 from segments.consumers import Consumer
 from segments.cursor_keeper import Told
@@ -82,10 +83,13 @@ class LogSubscription:
         durable: bool,
         max_unacked: int,
         partition: int | None = None,
+        identity: str = "",
         now_ms: Callable[[], int] = _wall_clock,
     ) -> None:
-        """`now_ms` says what time it is for messages that name the time of their delivery."""
+        """`identity` is that of the registration at the topic, '' where there is none; `now_ms` says what time it is for
+        messages that name the time of their delivery."""
         self.name = name
+        self.identity = identity
         self.durable = durable
         self.dispatcher: Dispatcher[Consumer] = Dispatcher(
             kind,
@@ -121,6 +125,10 @@ class LogSubscription:
     @property
     def consumers(self) -> list[Consumer]:
         return self.dispatcher.receivers
+
+    def encode(self) -> bytes:
+        """The cursor as it is stored."""
+        return cursor_entries.pack(self.identity, self.cursor)
 
     @property
     def backlog(self) -> int:
@@ -199,9 +207,15 @@ class LogSubscription:
         self.let_go_of_waiting()
 
     def forget(self) -> None:
-        """It was deleted: nothing of it is written any more, or it would be there again."""
+        """It is not there any more: nothing of it is written, or it would be there again."""
         self.durable = False
         self.send_away()
+
+    def dismiss(self) -> None:
+        """It was deleted, and its consumers end with it: by coming back they would make it anew."""
+        for consumer in self.consumers:
+            consumer.is_dismissed = True
+        self.forget()
 
     def has(self, consumer: Consumer) -> bool:
         """Whether a consumer is here, and was not sent away."""

@@ -5,7 +5,7 @@ and tells what goes through.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import trio
@@ -41,7 +41,7 @@ class Upkeep:
         self,
         hosting: Hosting,
         nodes: Nodes,
-        subscriptions: Callable[[TopicName], Awaitable[Collection[str]]],
+        subscriptions: Callable[[TopicName], Awaitable[Mapping[str, str | None]]],
         keeping: Callable[[LogPlace], Awaitable[Keeping]],
         *,
         interval: float,

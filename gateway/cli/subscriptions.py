@@ -83,15 +83,12 @@ def create(
 def delete(
     topic: Topic,
     subscription: Subscription,
-    force: Annotated[
-        bool, typer.Option("--force", "-f", help="Also while stream consumers are connected, who lose their segments.")
-    ] = False,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Delete a subscription with its position."""
+    """Delete a subscription with its position and its consumers, who end."""
     name, chosen = parse_topic(topic), parse_subscription(subscription)
     with admin_client(admin_url) as client:
-        client.delete_subscription(name, chosen, force=force)
+        client.delete_subscription(name, chosen)
     print(f"Deleted subscription {shown(chosen)} of {name}.")
 
 

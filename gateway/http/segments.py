@@ -120,7 +120,7 @@ class SegmentRoutes(Controller):
     async def read_backlog(self, ports: Ports, name: SegmentInPath, subscription_name: SubscriptionInPath) -> int:
         """A bare number."""
         segment, subscription = await _check_cursor(ports, name, subscription_name)
-        return await ports.segments.backlog(name.parent, subscription_name, segment, subscription.settings)
+        return await ports.segments.backlog(name.parent, subscription_name, segment, subscription.registration)
 
     @post(
         f"{SUBSCRIPTION}/seek",

@@ -56,7 +56,7 @@ class StatsRoutes(Controller):
             name,
             state.topic.version.incarnation,
             tuple(layout.segments.values()),
-            {found.name: found.settings for found in state.subscriptions.values() if found.type.is_durable},
+            {found.name: found.registration for found in state.subscriptions.values() if found.type.is_durable},
         )
         urls = {node.session: node.pulsar_url for node in ports.peers.nodes}
         return stats_of(state, leader, await connected(ports, state), figures, urls)

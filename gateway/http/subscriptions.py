@@ -16,7 +16,6 @@ from gateway.http.path_names import OF_SUBSCRIPTION, OF_TOPIC, TOPIC, Subscripti
 from gateway.http.ports import Ports
 from gateway.http.schemas import SubscriptionInfo
 from gateway.http.topics import connected, holders, topic_state
-from layout import records
 
 SUBSCRIPTIONS: Final = f"{TOPIC}/subscriptions"
 SUBSCRIPTION: Final = f"{SUBSCRIPTIONS}/{{subscription:str}}"
@@ -64,24 +63,19 @@ class SubscriptionRoutes(Controller):
         status_code=204,
         summary="Delete a subscription",
         responses=refusals(404, 409, 412),
-        operation_class=described(
-            parameters=[query("force", SWITCH, "Although it has consumers, who lose their segments.")]
-        ),
+        operation_class=described(parameters=[query("force", SWITCH, "Accepted, and makes no difference.")]),
     )
     async def delete_subscription(
         self, ports: Ports, request: AnyRequest, name: TopicInPath, subscription_name: SubscriptionInPath
     ) -> None:
-        """Consumers that have lost their connection do not hold it up.
+        """With its position and its consumers, who are told. It is gone for all when this is answered.
 
         A CHECKPOINT group is refused while readers are connected, who would only come back; it ends with the last.
         """
+        switch(request, "force")
         state = await topic_state(ports, name)
         gone = holders(state) - await connected(ports, state)
-        await ports.registrations.delete_subscription(
-            name, subscription_name, force=switch(request, "force"), gone=gone
-        )
-        layout = records.decode_layout(state.topic.value)
-        await ports.segments.forget(name, subscription_name, tuple(layout.segments.values()))
+        await ports.registrations.delete_subscription(name, subscription_name, gone=gone)
 
     @post(
         f"{SUBSCRIPTION}/seek",

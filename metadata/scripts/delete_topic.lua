@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Deletes a topic: record with its leader, index entry, subscriptions and schemas go, its segments go to the garbage list,
 -- and the change log says so; or nothing happens.
--- KEYS: record, index, changes, leaders, garbage, subscriptions, members..., schemas
+-- KEYS: record, index, changes, leaders, garbage, subscriptions, members..., schemas, deleted
 -- ARGV: op, incarnation, version, index field, path, log length, number of subscriptions, subscription..., descriptor...
 -- Returns {outcome, incarnation, version}; outcome is done, missing or conflict.
 local op, incarnation, version = ARGV[1], ARGV[2], ARGV[3]

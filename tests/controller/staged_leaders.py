@@ -80,9 +80,6 @@ class ScriptedSegments(UnwrittenSegments):
         else:
             self.done.get(subscription, set()).discard(segment.segment_id)
 
-    async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
-        self.done.pop(subscription, None)
-
 
 class RecordingRegistrations(Registrations):
     """Keeps every state of a subscription that a leader wrote, with what was open then."""

@@ -110,7 +110,7 @@ async def test_a_topic_whose_record_is_damaged_is_left_in_peace_until_it_is_mend
         value: Any = valkey.client().hget(record, "value")
         valkey.client().hset(record, "value", "no JSON")
         registrations = Registrations(node.store)
-        await registrations.create_subscription(TOPIC, "other", SubscriptionType.QUEUE, 0)  # wakes its leader
+        await registrations.create_subscription(TOPIC, "other", SubscriptionType.QUEUE, 0, from_start=True)  # wakes it
         changes = keys.changes_key(keys.bucket_of(PATH))
         rounds = node.leaders.counters.rounds
         await eventually(lambda: node.leaders.counters.rounds > rounds, within=LIMIT)

@@ -71,12 +71,11 @@ def test_create_without_a_type_leaves_it_to_the_first_consumer(admin: AdminStub)
     assert asked(admin) == [("PUT", f"{T}/billing")]
 
 
-def test_delete_is_forced_only_when_told_to(admin: AdminStub) -> None:
+def test_delete_needs_no_force(admin: AdminStub) -> None:
     admin.answer("DELETE", f"{T}/billing", 204)
     outcome = subscriptions(admin, "delete", "orders", "billing")
     assert (outcome.code, outcome.out) == (0, f"Deleted subscription billing of {NAME}.\n")
-    subscriptions(admin, "delete", "orders", "billing", "--force")
-    assert asked(admin) == [("DELETE", f"{T}/billing"), ("DELETE", f"{T}/billing?force=true")]
+    assert asked(admin) == [("DELETE", f"{T}/billing")]
 
 
 def test_seek_to_a_timestamp(admin: AdminStub) -> None:

@@ -70,7 +70,7 @@ async def test_an_assignment_for_a_subscription_that_is_gone_is_refused(topology
         await b.attach("c")
         leader = await b.lead()
         seen = await b.state()
-        await b.registrations.delete_subscription(TOPIC, "s", force=True)
+        await b.registrations.delete_subscription(TOPIC, "s")
         with pytest.raises(SubscriptionMissing):
             await b.assign(leader, {"c": given(0)}, seen=seen)
         assert (await b.state()).subscriptions == {}
@@ -172,6 +172,7 @@ async def test_a_registration_whose_reply_is_lost_does_not_take_the_consumer_fro
     """W21: sent again by itself, it is still the older connection."""
     async with bench(valkey.url) as b, FaultProxy.open(*valkey.address) as proxy, open_store(proxy.url) as far:
         earlier, later = by("1"), by("2")
+        await b.attach("other", "3")  # the subscription is there
         proxy.cut_before_reply(lambda request: earlier.nonce.encode() in request)
 
         async def attach_earlier() -> None:

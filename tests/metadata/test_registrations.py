@@ -13,7 +13,6 @@ from metadata.errors import (
     RegistrationsFull,
     StoreFull,
     StoreLost,
-    SubscriptionBusy,
     SubscriptionMismatch,
     SubscriptionMissing,
     TopicMissing,
@@ -162,7 +161,7 @@ async def test_exotic_names_do_not_meet_each_other(topology: Topology) -> None:
         await b.registrations.leave(TOPIC, "a:", "c:", by(f"{EXOTIC.index('a:'):03d}{EXOTIC.index('c:'):03d}"))
         assert set((await b.subscription("a:")).consumers) == set(EXOTIC) - {"c:"}
         assert set((await b.subscription("a")).consumers) == set(EXOTIC)
-        await b.registrations.delete_subscription(TOPIC, "a/b", force=True)
+        await b.registrations.delete_subscription(TOPIC, "a/b")
         assert set((await b.state()).subscriptions) == set(EXOTIC) - {"a/b"}
 
 
@@ -179,19 +178,15 @@ async def test_many_consumers_that_attach_at_once_are_all_there(topology: Topolo
 # Subscriptions.
 
 
-async def test_a_subscription_with_connected_consumers_is_deleted_with_force_only(topology: Topology) -> None:
+async def test_a_subscription_is_deleted_whoever_is_connected(topology: Topology) -> None:
     async with bench(topology.url) as b:
         await b.attach("c")
-        with pytest.raises(SubscriptionBusy):
-            await b.registrations.delete_subscription(TOPIC, "s")
-        with pytest.raises(SubscriptionBusy):
-            await b.registrations.delete_subscription(TOPIC, "s", gone=["e" * 16])
         assert set((await b.subscription()).consumers) == {"c"}
-        await b.registrations.delete_subscription(TOPIC, "s", force=True)
+        await b.registrations.delete_subscription(TOPIC, "s")
         assert (await b.state()).subscriptions == {}
         assert not topology.client_for(members()).exists(members())
         with pytest.raises(SubscriptionMissing):
-            await b.registrations.delete_subscription(TOPIC, "s", force=True)
+            await b.registrations.delete_subscription(TOPIC, "s")
 
 
 @pytest.mark.parametrize("way", ["detached", "its node is gone"])
@@ -204,16 +199,13 @@ async def test_a_consumer_without_a_connection_does_not_hold_up_the_deletion(val
         assert (await b.state()).subscriptions == {}
 
 
-@pytest.mark.parametrize("force", [False, True])
-async def test_a_group_with_readers_is_not_deleted_since_they_would_bring_it_back(
-    valkey: ValkeyProcess, force: bool
-) -> None:
+async def test_a_group_with_readers_is_not_deleted_since_they_would_bring_it_back(valkey: ValkeyProcess) -> None:
     async with bench(valkey.url) as b:
         await b.registrations.attach(TOPIC, "g", CHECKPOINT, "r", by("1"))
         with pytest.raises(SubscriptionMismatch, match="close its readers"):
-            await b.registrations.delete_subscription(TOPIC, "g", force=force)
+            await b.registrations.delete_subscription(TOPIC, "g")
         await b.registrations.detach(TOPIC, "g", "r", by("1"))
-        await b.registrations.delete_subscription(TOPIC, "g", force=force)
+        await b.registrations.delete_subscription(TOPIC, "g")
         assert (await b.state()).subscriptions == {}
 
 
@@ -322,7 +314,7 @@ async def test_a_full_store_takes_no_new_consumers_but_lets_them_go_and_be_assig
             await b.assign(leader, {"c": given(0)})
             await b.registrations.detach(TOPIC, "s", "c", attachment)
             await b.registrations.leave(TOPIC, "s", "late", late)
-            await b.registrations.delete_subscription(TOPIC, "s", force=True)
+            await b.registrations.delete_subscription(TOPIC, "s")
         finally:
             valkey.client().config_set("maxmemory", 0)
 

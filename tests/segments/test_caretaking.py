@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -61,9 +61,9 @@ def caretaker(
         await trio.lowlevel.checkpoint()
         yield logs_in()
 
-    async def subscriptions(_: TopicName) -> Collection[str]:
+    async def subscriptions(_: TopicName) -> Mapping[str, str | None]:
         await trio.lowlevel.checkpoint()
-        return b.subscribed
+        return dict.fromkeys(b.subscribed, "")
 
     async def keeping(_: LogPlace) -> Keeping:
         await trio.lowlevel.checkpoint()
@@ -209,8 +209,8 @@ async def test_log_that_cannot_be_trimmed_costs_only_itself(
             kept.append(place)
             return GOES_AT_ONCE
 
-        async def nobody(_: TopicName) -> Collection[str]:
-            return ()
+        async def nobody(_: TopicName) -> Mapping[str, str | None]:
+            return {}
 
         await Upkeep(b.hosting, b.cluster, nobody, keeping, interval=3600).trim()
         assert kept == [logs[1].place]

@@ -37,7 +37,7 @@ async def segments_of(store: TopicStore) -> tuple[Segment, ...]:
     return tuple(records.decode_layout(stored.value).segments.values())
 
 
-async def consumed_everywhere(nodes: Sequence[Node], names: Sequence[str]) -> None:
+async def consumed_everywhere(nodes: Sequence[Node], names: Sequence[str], identity: str) -> None:
     """Messages are in these logs, which both nodes have their share of, and the subscription has consumed them."""
     async with open_pool(nodes[0].pulsar_url) as pool:
         for name in names:
@@ -46,11 +46,11 @@ async def consumed_everywhere(nodes: Sequence[Node], names: Sequence[str]) -> No
     for node in nodes:
         assert node.data.hosting.logs, "each has its share"
         for owned in node.data.hosting.logs:
-            await owned.move("s", owned.next)
+            await owned.move("s", owned.next, identity)
 
 
 @pytest.mark.parametrize("kind", ["migrated", "owned", "given up"])
-async def test_subscription_that_was_deleted_is_forgotten_at_all_logs(
+async def test_subscription_that_was_deleted_has_everything_before_it_when_it_is_made_again(
     valkey: ValkeyProcess, kind: Literal["migrated", "owned", "given up"]
 ) -> None:
     async with (
@@ -64,31 +64,65 @@ async def test_subscription_that_was_deleted_is_forgotten_at_all_logs(
         if kind == "migrated":
             classic = await created_classic(a, CLASSIC, LOGS)
             partitions = [CLASSIC.partition_at(number) for number in range(LOGS)]
-            await consumed_everywhere(nodes, [str(partition) for partition in partitions])
+            await consumed_everywhere(nodes, [str(partition) for partition in partitions], "")
             await Migrations(a.store, classic, TopicLimits()).migrate(CLASSIC)
         else:
             await transitions_of(a).create(TOPIC, LOGS)
-            await registrations.create_subscription(TOPIC, "s", SubscriptionType.QUEUE, 0)
-            await consumed_everywhere(nodes, [place_of(TOPIC, it).name for it in await segments_of(a.store)])
+            made = await registrations.create_subscription(TOPIC, "s", SubscriptionType.QUEUE, 0)
+            names = [place_of(TOPIC, it).name for it in await segments_of(a.store)]
+            await consumed_everywhere(nodes, names, made.id)
         if kind == "given up":
             for node in nodes:
                 for owned in node.data.hosting.logs:
                     await node.data.hosting.let_go(owned)
-        segments = await segments_of(a.store)
+        assert await unread_of(a, registrations) == 0
         await registrations.delete_subscription(TOPIC, "s")
-        await a.data.port.forget(TOPIC, "s", segments)
+        # At once, whoever has heard of it by then.
         await registrations.create_subscription(TOPIC, "s", SubscriptionType.QUEUE, 1, from_start=True)
-        logs = SegmentLogs(a.store)
+        assert await unread_of(a, registrations) == await unread_of(b, registrations) == 3 * LOGS
+        assert (
+            await a.data.port.drained(TOPIC, "s", [it for it in await segments_of(a.store) if not it.is_active])
+            == set()
+        )
+
+
+async def unread_of(node: Node, registrations: Registrations) -> int:
+    """What the subscription has still to consume, as this node sees it."""
+    registration = await registrations.find(TOPIC, "s")
+    assert registration is not None
+    segments = await segments_of(node.store)
+    return sum([await node.data.port.backlog(TOPIC, "s", segment, registration) for segment in segments])
+
+
+async def test_living_owners_forget_a_deleted_subscription_also_at_logs_of_migrated_partitions(
+    valkey: ValkeyProcess,
+) -> None:
+    async with (
+        running_node(valkey.url, rebalance_interval=3600.0) as a,
+        running_node(valkey.url, rebalance_interval=3600.0) as b,
+    ):
+        nodes = (a, b)
+        await eventually(lambda: all(len(node.peers.nodes) == 2 for node in nodes))
+        await a.store.create_namespace(NamespaceName("acme", "eu"), b"{}")
+        classic = await created_classic(a, CLASSIC, LOGS)
+        partitions = [CLASSIC.partition_at(number) for number in range(LOGS)]
+        await consumed_everywhere(nodes, [str(partition) for partition in partitions], "")
+        await Migrations(a.store, classic, TopicLimits()).migrate(CLASSIC)
+        await eventually(lambda: all(owned.sealed for node in nodes for owned in node.data.hosting.logs))
+        await Registrations(a.store).delete_subscription(TOPIC, "s")
+        logs, segments = SegmentLogs(a.store), await segments_of(a.store)
+        await eventually(
+            lambda: not any("s" in owned.subscriptions for node in nodes for owned in node.data.hosting.logs)
+        )
         places = [place_of(TOPIC, segment) for segment in segments]
-        assert len(places) >= LOGS
-        assert [place.name for place in places if "s" in await cursors_at(logs, place)] == []
-        for node in nodes:
-            # Of classic logs, whoever has lost one learns of it when it is used.
-            for owned in [owned for owned in node.data.hosting.logs if owned.place.segment_id is not None]:
-                assert "s" not in owned.subscriptions
+
+        async def is_forgotten_everywhere() -> bool:
+            return all([await is_forgotten(logs, place) for place in places])
+
+        await eventually(is_forgotten_everywhere)
 
 
-async def cursors_at(logs: SegmentLogs, place: LogPlace) -> dict[str, bytes]:
+async def is_forgotten(logs: SegmentLogs, place: LogPlace) -> bool:
     state = await logs.state(place)
     assert state is not None
-    return await logs.cursors(place, state)
+    return "s" not in await logs.cursors(place, state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -114,8 +114,8 @@ async def host_bench(
 
     subscribed: set[str] = set()
 
-    async def subscriptions(_: TopicName) -> Collection[str]:
-        return subscribed
+    async def subscriptions(_: TopicName) -> Mapping[str, str | None]:
+        return dict.fromkeys(subscribed, "")
 
     async def always(_: LogPlace) -> Keeping:
         return Keeping(-1)

@@ -47,7 +47,7 @@ async def until_checked(node: Node) -> None:
     consumer = WireConsumer(await connected(node), "deleted")
     assert (await consumer.subscribe()).type == BaseCommand.SUCCESS
     consumer.client.close()
-    await registrations.delete_subscription(TOPIC, "deleted", force=True)
+    await registrations.delete_subscription(TOPIC, "deleted")
     await eventually(lambda: "deleted" not in owned.subscriptions)
 
 
@@ -58,7 +58,7 @@ async def test_it_is_the_topics_and_outlives_the_next_registration(node: Node) -
     await until_checked(node)
     [owned] = node.data.hosting.logs
     assert set(owned.subscriptions) == {"init", "other"}
-    assert set(await Registrations(node.store).durable_names(TOPIC)) == {"init", "other"}
+    assert set(await Registrations(node.store).identities(TOPIC)) == {"init", "other"}
 
 
 @pytest.mark.parametrize("kind", [api.CommandSubscribe.Exclusive, api.CommandSubscribe.Shared])
@@ -80,7 +80,7 @@ async def test_one_that_is_there_stays_as_it_is(node: Node) -> None:
     registrations = Registrations(node.store)
     await registrations.create_subscription(TOPIC, "init", SubscriptionType.STREAM, 1)
     assert (await produce_with(await connected(node), "init")).type == BaseCommand.PRODUCER_SUCCESS
-    settings = await registrations.create_subscription(TOPIC, "init", SubscriptionType.STREAM, 2)
+    settings = (await registrations.create_subscription(TOPIC, "init", SubscriptionType.STREAM, 2)).settings
     assert (settings.created_at_ms, settings.from_start) == (1, False)
 
 

@@ -16,6 +16,7 @@ from segments.dispatch.receivers import Kind
 from segments.errors import NotHere
 from segments.frames import MessageFrames
 from segments.open_log import OpenLog
+from segments.starting import Start
 from segments.subscription import LogSubscription
 from tests.segments.peers import ListeningPeer
 from tests.segments.test_open_log import LIMIT, Desk, desk
@@ -34,9 +35,12 @@ class Here:
         await trio.lowlevel.checkpoint()
         return self._log
 
-    async def of(self, log: OpenLog, request: object) -> object:
+    async def of(self, log: OpenLog, request: object) -> Start:
         await trio.lowlevel.checkpoint()
-        return lambda: 0
+        return Start(lambda: 0)
+
+    def check_soon(self, log: OpenLog) -> None:
+        """It has no topic that could have deleted something."""
 
 
 @pytest.mark.parametrize("again", [False, True])

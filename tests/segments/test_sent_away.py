@@ -32,7 +32,7 @@ async def test_acknowledgement_on_its_way_does_not_undo_a_seek(node: Node) -> No
     await consumer.subscribe(permits=10)
     got = await consumer.messages(10)
     [owned] = node.data.hosting.logs
-    await owned.move("s", 0)
+    await owned.move("s", 0, owned.subscriptions["s"].identity)
     assert (await consumer.client.receive()).type == BaseCommand.CLOSE_CONSUMER
     await consumer.ack(got[-1], cumulative=True)
     answer = await consumer.ack(got[-1], cumulative=True, request_id=7)
@@ -48,11 +48,11 @@ async def test_nobody_who_is_sent_away_by_a_seek_gets_messages_before(node: Node
     for consumer in consumers:
         await consumer.subscribe()
     [owned] = node.data.hosting.logs
-    await owned.move("s", 10)
+    await owned.move("s", 10, owned.subscriptions["s"].identity)
     for consumer in consumers:
         assert (await consumer.client.receive()).type == BaseCommand.CLOSE_CONSUMER
         await consumer.subscribe(permits=10)
-    await owned.move("s", 0)
+    await owned.move("s", 0, owned.subscriptions["s"].identity)
     for consumer in consumers:
         assert (await consumer.client.receive()).type == BaseCommand.CLOSE_CONSUMER
 

@@ -78,7 +78,7 @@ async def test_consumers_of_a_subscription_that_was_deleted_are_told(valkey: Val
     """W25"""
     async with near_and_far(valkey.url) as (node, other, near, _, consumers):
         bystander = await near.subscribed(TOPIC, "t", "near")
-        await Registrations(other.store).delete_subscription(TOPIC, "s", force=True)
+        await Registrations(other.store).delete_subscription(TOPIC, "s")
         await eventually(lambda: [consumer.ids for consumer in consumers] == [set(), set()], within=LIMIT)
         assert await Registrations(node.store).names(TOPIC) == ["t"]
         again = await near.subscribed(TOPIC, "s", "again")

@@ -126,7 +126,7 @@ async def test_a_slow_client_is_told_that_it_has_nothing_any_more(valkey: Valkey
         if deleted == "topic":
             await transitions_of(node).delete(TOPIC)
         else:
-            await Registrations(node.store).delete_subscription(TOPIC, "s", force=True)
+            await Registrations(node.store).delete_subscription(TOPIC, "s")
         await eventually(lambda: not node.consumers.counters.consumers, within=LIMIT)
         slow.read_on()
         await slow.round_trip()

@@ -8,7 +8,7 @@ from controller.segment_port import Claim
 from layout.segments import Segment
 from metadata.cursor_requests import PendingMove
 from metadata.log_figures import LogFigures
-from metadata.subscriptions import Settings
+from metadata.subscriptions import Registration
 from protocol.names import TopicName
 
 
@@ -30,16 +30,13 @@ class UnwrittenSegments:
     async def moved(self, moves: Sequence[PendingMove]) -> None:
         """Nothing was to be moved."""
 
-    async def backlog(self, topic: TopicName, subscription: str, segment: Segment, settings: Settings) -> int:
+    async def backlog(self, topic: TopicName, subscription: str, segment: Segment, registration: Registration) -> int:
         return 0
 
     async def figures(
-        self, topic: TopicName, incarnation: str, segments: Sequence[Segment], subscriptions: Mapping[str, Settings]
+        self, topic: TopicName, incarnation: str, segments: Sequence[Segment], subscriptions: Mapping[str, Registration]
     ) -> Mapping[int, LogFigures]:
         return {}
 
     async def classic_figures(self, topics: Sequence[TopicName], incarnation: str) -> Sequence[LogFigures]:
         return [LogFigures() for _ in topics]
-
-    async def forget(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> None:
-        """There is nothing to forget."""
