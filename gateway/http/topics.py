@@ -34,7 +34,8 @@ from gateway.http.path_names import NAMESPACE, OF_NAMESPACE, OF_TOPIC, TOPIC, Na
 from gateway.http.ports import AdminPorts, Ports
 from gateway.http.refusals import BadRequest, InUse
 from gateway.http.schemas import ScalableTopicMetadata
-from layout.errors import InvalidRecord
+from layout import records
+from layout.errors import InvalidRecord, LayoutError
 from metadata.errors import TopicMissing
 from metadata.records import StoredTopic
 from metadata.store import TopicStore
@@ -114,7 +115,7 @@ class TopicRoutes(Controller):
         summary="Delete a topic",
         responses=refusals(404, 409, 412),
         operation_class=described(
-            parameters=[query("force", SWITCH, "Delete it although consumers are connected."), IF_MATCH]
+            parameters=[query("force", SWITCH, "Delete it although clients are connected."), IF_MATCH]
         ),
     )
     async def delete_topic(self, ports: Ports, request: AnyRequest, name: TopicInPath) -> None:
@@ -238,6 +239,14 @@ async def _check_unused(ports: AdminPorts, name: TopicName) -> None:
         raise InUse(
             f"{name} has connected consumers, of subscription {used[0]}{others}: let them leave first, or use force."
         )
+    try:
+        segments = tuple(records.decode_layout(state.topic.value).segments.values())
+    except LayoutError:
+        return  # nobody can use what nobody can read
+    figures = await ports.segments.figures(name, state.topic.version.incarnation, segments, {})
+    clients = sum(it.traffic.clients for it in figures.values())
+    if clients:
+        raise InUse(f"{clients} clients are connected to segments of {name}: let them leave first, or use force.")
 
 
 async def stored_topic(ports: AdminPorts, name: TopicName) -> StoredTopic:
