@@ -133,3 +133,28 @@ async def test_whoever_subscribes_while_a_classic_topic_is_migrated_is_known_to_
                 await trio.lowlevel.checkpoint()
             await Migrations(node.store, ClassicTransitions(node.store, limits), limits).migrate(topic, force=True)
         assert await Registrations(node.store).names(topic.canonical) == ["s"]
+
+
+async def test_owner_that_has_not_heard_of_a_deletion_writes_what_does_not_count(node: Node) -> None:
+    """As one that was paused: it has the log, and saves the cursor of the registration that it knew."""
+    registrations = Registrations(node.store)
+    consumer = WireConsumer(await connected(node), kind=api.CommandSubscribe.Shared)
+    assert (await consumer.subscribe()).type == BaseCommand.SUCCESS
+    async with open_pool(node.pulsar_url) as pool, open_producer(pool, str(TOPIC)) as producer:
+        await send_numbers(producer, range(5))
+    [owned] = node.data.hosting.logs
+    node.data.hosting._checking[owned.place.topic_path] = False  # it hears nothing
+    before = owned.subscriptions["s"]
+    await registrations.delete_subscription(TOPIC, "s")
+    await registrations.create_subscription(TOPIC, "s", SubscriptionType.QUEUE, 1, from_start=True)
+    before.cursor.ack_cumulative(4)
+    await owned.saved(before)
+    stored = await node.store.get(TOPIC)
+    assert stored is not None
+    [segment] = records.decode_layout(stored.value).segments.values()
+    registration = await registrations.find(TOPIC, "s")
+    assert registration is not None
+    assert await node.data.port.backlog(TOPIC, "s", segment, registration) == 5
+    again = WireConsumer(await connected(node), kind=api.CommandSubscribe.Shared)
+    assert (await again.subscribe(permits=10)).type == BaseCommand.SUCCESS
+    assert len(await again.messages(5)) == 5
