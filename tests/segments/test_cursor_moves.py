@@ -22,8 +22,8 @@ from metadata.subscriptions import SubscriptionType
 from protocol.client.pool import open_pool
 from protocol.client.producing import open_producer
 from protocol.names import TopicName
+from segments.cursor_entries import unpack
 from segments.cursor_moves import CursorMoves
-from segments.cursors import Cursor
 from segments.port import place_of
 from tests.segments.test_messages import send_numbers
 from tests.support.nodes import running_node, transitions_of
@@ -53,7 +53,7 @@ class Scene(NamedTuple):
         logs = SegmentLogs(self.leading.store)
         state = await logs.state(self.place)
         assert state is not None
-        return Cursor.decode((await logs.cursors(self.place, state))["s"]).mark
+        return unpack((await logs.cursors(self.place, state))["s"])[1].mark
 
 
 @asynccontextmanager
@@ -174,7 +174,9 @@ async def test_request_that_was_read_twice_is_carried_out_once(valkey: ValkeyPro
 async def test_sealed_segment_is_not_drained_while_its_cursor_is_to_be_moved(valkey: ValkeyProcess) -> None:
     async with owned_elsewhere(valkey) as scene:
         [owned] = scene.owner.data.hosting.logs
-        await owned.move("s", owned.next)
+        registration = await Registrations(scene.leading.store).find(TOPIC, "s")
+        assert registration is not None
+        await owned.move("s", owned.next, registration.id)
         port = scene.leading.data.port
         assert await port.drained(TOPIC, "s", [scene.segment]) == {0}
         await scene.owner.data.hosting.let_go(owned)
