@@ -86,8 +86,10 @@ class LogSubscription:
         identity: str = "",
         now_ms: Callable[[], int] = _wall_clock,
     ) -> None:
-        """`identity` is that of the registration at the topic, '' where there is none; `now_ms` says what time it is for
-        messages that name the time of their delivery."""
+        """`identity` is that of the registration at the topic, '' where there is none.
+
+        `now_ms` says what time it is for messages that name the time of their delivery.
+        """
         self.name = name
         self.identity = identity
         self.durable = durable

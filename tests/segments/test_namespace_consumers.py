@@ -348,7 +348,7 @@ async def test_a_topic_that_cannot_be_consumed_holds_up_nobody_and_joins_once_it
         assert events.of("bad") == [TopicFailed]
         await world.send("good", "1")
         assert await taken(consumer, 1) == [("good", "1")]
-        await registrations.delete_subscription(topic("bad"), "s", force=True)
+        await registrations.delete_subscription(topic("bad"), "s")
         await eventually(lambda: consumed(consumer, ["bad", "good"]), LIMIT)
         assert events.of("bad") == [TopicFailed, TopicJoined]  # the attempts in between are no news
         await world.send("bad", "2")
