@@ -48,6 +48,8 @@ MAX_READ_ENTRIES: Final = 1_000
 MAX_READ_BYTES: Final = 4 * 1024 * 1024
 # Entries that one call removes: others wait meanwhile, and 10,000 take a few milliseconds.
 _TRIM_SLICE: Final = 10_000
+# With so many entries before the one of a time that may be of that time as well, because clocks differ, and their bytes.
+_PUBLISHED: Final = (scripts.FIND_PUBLISHED, 64, 1024 * 1024)
 
 # The stream ids of the first and the last entry, and how many it has at most.
 _Run = tuple[str, str, int]
@@ -214,8 +216,14 @@ class SegmentLogs:
         return await self._read(claim, _runs(wanted), len(wanted), max_bytes)
 
     async def index_at(self, claim: Claim, timestamp_ms: int) -> int:
-        """The first entry of that time or later; the next one to come if there is none."""
+        """The first entry that arrived at that time or later; the next one to come if there is none."""
         outcome, index = await self._index_at(claim.place, claim.incarnation, timestamp_ms)
+        await self._check(claim, outcome)
+        return index
+
+    async def index_published(self, claim: Claim, timestamp_ms: int) -> int:
+        """The same by the times at which producers say that they published; those may go back and forth a little."""
+        outcome, index = await self._index_at(claim.place, claim.incarnation, timestamp_ms, *_PUBLISHED)
         await self._check(claim, outcome)
         return index
 
@@ -224,12 +232,19 @@ class SegmentLogs:
         outcome, index = await self._index_at(place, seen.incarnation, timestamp_ms)
         return index if outcome == b"done" else seen.first
 
-    async def _index_at(self, place: LogPlace, incarnation: str, timestamp_ms: int) -> tuple[bytes, int]:
+    async def _index_at(
+        self,
+        place: LogPlace,
+        incarnation: str,
+        timestamp_ms: int,
+        script: scripts.Script = scripts.FIND_TIME,
+        *bounds: int,
+    ) -> tuple[bytes, int]:
         outcome, index = await self._store.bulk.script(
             place.slot,
-            scripts.FIND_TIME,
+            script,
             [place.key, place.log(incarnation)],
-            [incarnation, max(timestamp_ms, 0)],
+            [incarnation, max(timestamp_ms, 0), *bounds],
             repeatable=True,
         )
         return outcome, int(index)

@@ -6,8 +6,9 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import trio
@@ -42,6 +43,8 @@ _KINDS: Final[Mapping[int, Kind]] = {
 # How long the subscribe of a segment's next consumer is held while the one before lets go of it: clients give up after
 # 30 s, and some never try again after a refusal.
 _HANDOVER: Final = 25.0
+# The earliest of all message ids is -1, in a field without a sign.
+_EARLIEST: Final = 2**63
 # Acknowledgements of one connection that are to be answered: seconds of them while a store rests.
 _MOST_ACKS: Final = 100_000
 
@@ -53,6 +56,9 @@ class _Open:
     log: OpenLog
     subscription: LogSubscription
     consumer: Consumer
+    # Not durable: the index of a time that the client has sought. It comes back without a position of its own until
+    # something of that has been received, and means this one.
+    sought: int | None = None
 
     @property
     def is_seated(self) -> bool:
@@ -126,7 +132,10 @@ class ConsumerDialogue:
             since=trio.current_time(),
         )
         kind = _KINDS[request.subType]
+        sought = _sought(before, log_, request)
         start = await self._talk.around.starting.of(log_, request)
+        if sought is not None:
+            start = partial(log_.within, sought)
         # A classic log is sealed by its migration, and by nothing else.
         is_segment = log_.place.segment_id is not None or log_.sealed
         give_up_at = trio.current_time() + (_HANDOVER if is_segment else 0)
@@ -155,7 +164,7 @@ class ConsumerDialogue:
             # The client closed it while it was let in, and was told so: nobody would close it again.
             log_.unsubscribe(consumer, subscription)
             raise
-        self._consumers[request.consumer_id] = _Open(log_, subscription, consumer)
+        self._consumers[request.consumer_id] = _Open(log_, subscription, consumer, sought)
         self._talk.clients += 1
         self._talk.reply(replies.success(request.request_id))
         subscription.joined(consumer)
@@ -256,10 +265,13 @@ class ConsumerDialogue:
             raise _no_such_consumer()
 
         async def seek() -> None:
+            sought = None
             if request.HasField("message_id"):
                 index = opened.log.index_of(request.message_id.ledgerId, request.message_id.entryId)
             else:
-                index = await opened.log.index_at(request.message_publish_time)
+                index = sought = await opened.log.index_at(request.message_publish_time)
+            if self._consumers.get(request.consumer_id) is opened:
+                self._consumers[request.consumer_id] = replace(opened, sought=sought)
             await opened.log.seek(opened.subscription, index)
             self._talk.reply(replies.success(request.request_id))
 
@@ -319,6 +331,14 @@ class ConsumerDialogue:
 
 def _no_such_consumer() -> NoSuchConsumer:
     return NoSuchConsumer("There is no consumer of that id on this connection: subscribe again.")
+
+
+def _sought(before: _Open | None, log_: OpenLog, request: api.CommandSubscribe) -> int | None:
+    """Where a reader goes on that has sought a time, and comes back because of that."""
+    if before is None or request.durable or request.subscription != before.subscription.name:
+        return None
+    has_own = request.HasField("start_message_id") and request.start_message_id.ledgerId < _EARLIEST
+    return None if has_own or before.log.ledger != log_.ledger else before.sought
 
 
 def _sharing(request: api.CommandSubscribe) -> KeySharing:

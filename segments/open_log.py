@@ -212,7 +212,7 @@ class OpenLog:
         self, subscription: LogSubscription, index: int, *, carries_out: CursorRequest | None = None
     ) -> None:
         """Move a subscription; its consumers come back and begin anew."""
-        subscription.seek(min(max(index, self.first), self.next))
+        subscription.seek(self.within(index))
         if subscription.durable:
             await self.saved(subscription, carries_out=carries_out)
 
@@ -230,9 +230,12 @@ class OpenLog:
     def index_of(self, ledger: int, entry: int) -> int:
         """The index that a client's message id means, itself included; ids of elsewhere mean the nearer end."""
         if ledger == self.ledger:
-            return self.first if entry >= 2**63 else min(max(entry, self.first), self.next)
+            return self.first if entry >= 2**63 else self.within(entry)
         # The earliest of all is -1 in a field without a sign, the latest the largest number with one.
         return self.first if ledger >= 2**63 or ledger < self.ledger else self.next
+
+    def within(self, index: int) -> int:
+        return min(max(index, self.first), self.next)
 
     async def carry_out(self, requests: Mapping[str, CursorRequest]) -> None:
         """Move cursors as the store asks for; returns when they and that it was done are written."""
@@ -260,7 +263,8 @@ class OpenLog:
         await self.seek(subscription, index, carries_out=carries_out)
 
     async def index_at(self, timestamp_ms: int) -> int:
-        return await self._around.logs.index_at(self.claim, timestamp_ms)
+        """The first entry that was published at that time or later."""
+        return await self._around.logs.index_published(self.claim, timestamp_ms)
 
     async def saved(self, subscription: LogSubscription, *, carries_out: CursorRequest | None = None) -> None:
         """Write a cursor, and return when it is written."""
@@ -335,7 +339,7 @@ class OpenLog:
             end=self.next,
             size=self.size,
             now_ms=time.time_ns() // 1_000_000,
-            index_at=self.index_at,
+            index_at=lambda time_ms: self._around.logs.index_at(self.claim, time_ms),
         )
         await self.trim(
             trim_below(first=self.first, end=self.next, needed=needed, young=young, size=self.size, quota=quota)

@@ -72,6 +72,7 @@ TRIM_SEGMENT = _load("trim_segment")
 RELEASE_SEGMENT = _load("release_segment")
 READ_ENTRIES = _load("read_entries")
 FIND_TIME = _load("find_time")
+FIND_PUBLISHED = _load("find_published")
 ALL = (
     CREATE_TOPIC,
     REPLACE_TOPIC,
@@ -112,6 +113,7 @@ ALL = (
     RELEASE_SEGMENT,
     READ_ENTRIES,
     FIND_TIME,
+    FIND_PUBLISHED,
 )
-OF_BULK = (COLLECT_GARBAGE, READ_ENTRIES, FIND_TIME)
+OF_BULK = (COLLECT_GARBAGE, READ_ENTRIES, FIND_TIME, FIND_PUBLISHED)
 _BY_SHA = {script.sha: script for script in ALL}
