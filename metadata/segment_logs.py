@@ -48,7 +48,7 @@ MAX_READ_ENTRIES: Final = 1_000
 MAX_READ_BYTES: Final = 4 * 1024 * 1024
 # Entries that one call removes: others wait meanwhile, and 10,000 take a few milliseconds.
 _TRIM_SLICE: Final = 10_000
-# With so many entries before the one of a time that may be of that time as well, because clocks differ, and their bytes.
+# How many entries, and bytes, before the one of a time may be of that time as well, because clocks differ.
 _PUBLISHED: Final = (scripts.FIND_PUBLISHED, 64, 1024 * 1024)
 
 # The stream ids of the first and the last entry, and how many it has at most.

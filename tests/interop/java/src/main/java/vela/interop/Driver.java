@@ -40,6 +40,7 @@ public final class Driver {
         new Peers().offer(operations);
         new Admin().offer(operations);
         new Classic().offer(operations);
+        new Partitions().offer(operations);
     }
 
     public static void main(String[] arguments) throws IOException {
