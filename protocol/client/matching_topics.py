@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Generic, TypeAlias, TypeVar
 
 import trio
@@ -70,6 +71,16 @@ class MatchingTopic(Generic[AnyConsumer]):
         self._opening = trio.CancelScope()
         return self._opening
 
+    def limit_opening(self, seconds: float) -> None:
+        """Give the attempt up if the topic is not consumed by then."""
+        if self._opening is not None:
+            self._opening.deadline = trio.current_time() + seconds
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it has left or was renewed since the attempt began."""
+        return self._changed.is_set()
+
     def leave(self) -> None:
         """It does not match any more."""
         self.is_wanted = False
@@ -87,7 +98,9 @@ class MatchingTopic(Generic[AnyConsumer]):
 
     def joined(self, consumer: AnyConsumer) -> None:
         self.consumer = consumer
-        self._opening = None
+        if self._opening is not None:
+            self._opening.deadline = inf
+            self._opening = None
         self.failure = None
         self._joined_at = trio.current_time()
         self.attempted.set()

@@ -12,7 +12,7 @@ import trio
 
 from protocol.client.acks import AckGroup
 from protocol.client.entries import ReceivedMessage
-from protocol.client.errors import AlreadyClosed, TooManyTopics, UnreadableMessage
+from protocol.client.errors import AlreadyClosed, RequestTimedOut, TooManyTopics, UnreadableMessage
 from protocol.client.inbox import Inbox, InnerInbox, Intake
 from protocol.client.matching_topics import (
     AnyConsumer,
@@ -226,8 +226,10 @@ class NamespaceTopics(AsyncIterator[ReceivedMessage], ABC, Generic[AnyConsumer])
         """The task of one topic."""
         while topic.is_wanted:
             try:
-                with topic.begin():
+                with topic.begin() as stay:
                     await self._stay(topic)
+                if stay.cancelled_caught and not topic.is_changed:
+                    raise RequestTimedOut(f"{topic.name} could not be subscribed to in time.")
             except ProtocolError as error:
                 if not topic.is_wanted:
                     break
@@ -248,6 +250,8 @@ class NamespaceTopics(AsyncIterator[ReceivedMessage], ABC, Generic[AnyConsumer])
         inbox = InnerInbox(self._inbox)
         async with AsyncExitStack() as stack:
             async with self._retries if topic.attempted.is_set() else self._openings:
+                # The server has to tell the layout first, which no request of it waits for.
+                topic.limit_opening(2 * self._pool.timeout)
                 opening = self._open(topic, Intake(inbox, self._budget, tracks_unacked=True))
                 consumer = await stack.enter_async_context(opening)
             topic.joined(consumer)

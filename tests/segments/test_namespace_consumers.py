@@ -17,12 +17,14 @@ from gateway.node import Node
 from metadata.registrations import Registrations
 from metadata.subscriptions import SubscriptionType
 from protocol.client import (
+    ClientConnection,
     ConnectionPool,
     Message,
     NamespaceConsumer,
     NamespaceLimits,
     NamespaceStreamConsumer,
     ReceivedMessage,
+    RequestTimedOut,
     ServerRefused,
     TooManyTopics,
     TopicEvent,
@@ -353,6 +355,29 @@ async def test_a_topic_that_cannot_be_consumed_holds_up_nobody_and_joins_once_it
         assert events.of("bad") == [TopicFailed, TopicJoined]  # the attempts in between are no news
         await world.send("bad", "2")
         assert await taken(consumer, 1) == [("bad", "2")]
+
+
+@both_kinds
+async def test_a_topic_that_is_never_answered_for_gives_its_turn_to_the_others(
+    world: World, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.create("a", "b")
+    async with open_pool(world.node.pulsar_url, timeout=1) as pool:
+        answered = trio.Event()
+        ask = pool.connection_for
+
+        async def connection_for(name: str) -> ClientConnection:
+            if name == str(topic("a")):
+                await answered.wait()
+            return await ask(name)
+
+        monkeypatch.setattr(pool, "connection_for", connection_for)
+        async with opened(pool, NAMESPACE, "s", limits=NamespaceLimits(openings=1)) as consumer:
+            await eventually(lambda: isinstance(consumer.failures.get(str(topic("a"))), RequestTimedOut), LIMIT)
+            await eventually(lambda: consumed(consumer, "b"), LIMIT)
+            answered.set()
+            await eventually(lambda: consumed(consumer, "ab"), LIMIT)
+            assert consumer.failures == {}
 
 
 async def test_a_busy_topic_with_many_segments_has_one_turn_like_the_others(world: World) -> None:
