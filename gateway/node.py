@@ -182,6 +182,13 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 auto_create=settings.auto_create,
                 frame_limit=settings.max_message_size,
             )
+
+            def written(bucket: int, path: str, classic: bool) -> None:
+                readback.written(bucket, path)
+                if classic:
+                    topic_lists.written(bucket, path)
+
+            store.on_write = written
             switch = FeedSwitch(readback)
             switch.add_of_classic(hub.classic)
             session = NodeSession(store, lease=settings.session_lease, pulsar_url=pulsar_url, http_url=http_url)

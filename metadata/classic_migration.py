@@ -22,7 +22,7 @@ async def seal_partition(store: TopicStore, topic: TopicName, incarnation: str) 
     path = keys.path_of(topic)
     bucket = keys.bucket_of(path)
     outcome, _ = await store.write(
-        bucket,
+        path,
         scripts.SEAL_CLASSIC,
         [
             keys.classic_key(path),
@@ -72,7 +72,7 @@ async def make_scalable(
     classic = keys.partitioned_key(path) if is_partitioned else keys.classic_key(path)
     names = await _subscriptions_of_partitions(store, seen) if isinstance(seen, PartitionedTopic) else ()
     outcome, version = await store.write(
-        bucket,
+        path,
         scripts.MIGRATE_TOPIC,
         [
             keys.record_key(path),

@@ -69,7 +69,7 @@ class ClassicTopics:
         bucket = keys.bucket_of(path)
         incarnation = incarnation or operation_id()
         outcome, _ = await self._store.write(
-            bucket,
+            path,
             scripts.CREATE_CLASSIC,
             [
                 keys.classic_key(path),
@@ -101,7 +101,7 @@ class ClassicTopics:
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
         outcome, _ = await self._store.write(
-            bucket,
+            path,
             scripts.DELETE_CLASSIC,
             [
                 keys.classic_key(path),
@@ -122,7 +122,7 @@ class ClassicTopics:
         bucket = keys.bucket_of(path)
         incarnation = operation_id()
         outcome, version = await self._store.write(
-            bucket,
+            path,
             scripts.CREATE_PARTITIONED,
             [
                 keys.partitioned_key(path),
@@ -164,7 +164,7 @@ class ClassicTopics:
             state=seen.state if state is None else state,
         )
         outcome, _ = await self._store.write(
-            bucket,
+            path,
             scripts.REPLACE_PARTITIONED,
             [keys.partitioned_key(path), keys.changes_key(bucket)],
             [
@@ -185,7 +185,7 @@ class ClassicTopics:
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
         outcome, _ = await self._store.write(
-            bucket,
+            path,
             scripts.DELETE_PARTITIONED,
             [
                 keys.partitioned_key(path),

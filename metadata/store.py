@@ -49,6 +49,8 @@ _PAGE: Final = 1_000
 
 # Where a bucket lists the topics of a namespace: scalable ones, unless another index is named.
 IndexKey = Callable[[int, NamespaceName], bytes]
+# Hears of every write of ours that changes a topic, when it is through: bucket, path, and whether it is a classic one.
+WriteListener = Callable[[int, str, bool], None]
 
 
 class _EpochJson(msgspec.Struct):
@@ -71,6 +73,7 @@ class TopicStore:
         self.leases = Lane("leases", self.directory, timeouts, scripts=scripts.ALL)
         self.identity = Identity(self.directory, self.commands, self.bulk)
         self.change_log_length = change_log_length
+        self.on_write: WriteListener = lambda bucket, path, classic: None
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
@@ -82,7 +85,7 @@ class TopicStore:
         bucket = keys.bucket_of(path)
         incarnation = operation_id()
         outcome, version = await self.write(
-            bucket,
+            path,
             scripts.CREATE_TOPIC,
             [
                 keys.record_key(path),
@@ -134,7 +137,7 @@ class TopicStore:
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
         outcome, version = await self.write(
-            bucket,
+            path,
             scripts.REPLACE_TOPIC,
             [
                 keys.record_key(path),
@@ -171,7 +174,7 @@ class TopicStore:
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
         outcome, _ = await self.write(
-            bucket,
+            path,
             scripts.DELETE_TOPIC,
             [
                 keys.record_key(path),
@@ -359,6 +362,26 @@ class TopicStore:
 
     async def write(
         self,
+        path: str,
+        script: scripts.Script,
+        script_keys: Sequence[bytes],
+        args: Sequence[bytes | str | int],
+        *,
+        written: Version,
+    ) -> tuple[bytes, Version]:
+        """Run a script on the topic at this path, under a new operation id, until its outcome is known.
+
+        `written` is the version that it writes.
+        """
+        bucket = keys.bucket_of(path)
+        try:
+            return await self._write(bucket, script, script_keys, args, written=written)
+        finally:
+            # Before anybody is answered, and also where the outcome is "exists": who is told that may go and look.
+            self.on_write(bucket, path, script in scripts.OF_CLASSIC)
+
+    async def _write(
+        self,
         bucket: int,
         script: scripts.Script,
         script_keys: Sequence[bytes],
@@ -366,7 +389,6 @@ class TopicStore:
         *,
         written: Version,
     ) -> tuple[bytes, Version]:
-        """Run a script under a new operation id until its outcome is known; `written` is the version it writes."""
         op = operation_id()
         give_up_at = trio.current_time() + self.timeouts.patience
         interrupted = False

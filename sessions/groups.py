@@ -75,6 +75,7 @@ class Group(SetGroup):
         topics = TopicSet(f"topic://{namespace}/", around.frame_limit)
         super().__init__(topics, nursery=around.nursery, window=around.window)
         self.namespace = namespace
+        self._path = keys.namespace_path(namespace)
         self.filters = filters
         self._around = around
         self._unlisted = set(range(keys.BUCKETS))
@@ -92,8 +93,18 @@ class Group(SetGroup):
     def complete(self) -> bool:
         return not self._unlisted and not self._listing and self._around.whole()
 
+    def join(self, watch: SetWatch) -> None:
+        self._around.readback.hurry(self._path)
+        super().join(watch)
+
     def matches(self, properties: Mapping[str, str]) -> bool:
         return all(properties.get(key) == value for key, value in self.filters)
+
+    def _moment(self) -> int:
+        return self._around.readback.moment()
+
+    def _settled_until(self) -> float:
+        return self._around.readback.settled_until(self._path)
 
     def _greet(self, watch: SetWatch) -> None:
         if watch.current_hash is not None and watch.current_hash == self.topics.hash():
@@ -106,6 +117,14 @@ class Group(SetGroup):
 
     def update(self, bucket: int, path: str, name: str, incarnation: str | None) -> None:
         """A read of one topic is complete; incarnation is None where it is not, or no longer, in the set."""
+        self._take(bucket, path, name, incarnation)
+        self._admit_waiting()
+
+    def skip(self) -> None:
+        """A read of one topic is complete that says nothing of it, so that nobody needs to wait for more."""
+        self._admit_waiting()
+
+    def _take(self, bucket: int, path: str, name: str, incarnation: str | None) -> None:
         if self._around.readback.began(bucket) < self._listed_at[bucket]:
             # Older than a listing that is complete: it was marked again then, and the next read counts.
             return
@@ -167,7 +186,8 @@ class Group(SetGroup):
                 doubtful = self._listing.pop(bucket)
                 self._listed_at[bucket] = readback.moment()
                 for path in doubtful | readback.under_way(bucket):
-                    readback.changed(bucket, path)
+                    if path.rpartition("/")[0] == self._path:
+                        readback.read_again(bucket, path)
         self._schedule()
         self._admit_waiting()
         return once_more

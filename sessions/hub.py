@@ -77,6 +77,7 @@ class Hub:
         self._create = create
         self._owner_url = owner_url
         self._refreshing: dict[str, list[tuple[int, trio.Event]]] = {}
+        self._asked: dict[Watch, int] = {}  # watches that wait for a read that begins after this moment
         self._auto_create = auto_create
         self._deletion_notice = deletion_notice
         self._points: list[dict[str, Point]] = [{} for _ in range(keys.BUCKETS)]
@@ -110,9 +111,11 @@ class Hub:
         point.add(watch)
         self.counters.watches += 1
         if point.tail is not None and self._readback.is_settled(bucket, path):
-            _tell([watch], point, point.tail)
+            self._tell([watch], point, point.tail)
         else:
-            # A read already under way may have looked before this command came: only the next one can say "no".
+            # A read already under way may have looked before this command came, and before a change that its client
+            # was told of: only the next one can say what there is.
+            self._asked[watch] = self._readback.moment()
             self._readback.mark(bucket, path)
 
     def close(self, registry: dict[int, Watch], session_id: int) -> None:
@@ -151,6 +154,7 @@ class Hub:
 
     def apply(self, bucket: int, path: str, found: Found) -> None:
         point = self._points[bucket][path]
+        point.read_at = self._readback.began(bucket)
         try:
             self._apply(point, found)
         except Exception:
@@ -269,7 +273,7 @@ class Hub:
             # A newer content, or somebody who came after the running one looked who is there.
             point.fan_out = FanOut.AGAIN
         elif point.watched <= _SENDS_PER_TURN:
-            _tell(point.watches(), point, point.tail)
+            self._tell(point.watches(), point, point.tail)
         else:
             point.fan_out = FanOut.AGAIN
             self._nursery.start_soon(self._fan_out, point)
@@ -281,7 +285,7 @@ class Hub:
                 point.fan_out = FanOut.RUNNING
                 watches = point.watches()
                 for start in range(0, len(watches), _SENDS_PER_TURN):
-                    _tell(watches[start : start + _SENDS_PER_TURN], point, point.tail)
+                    self._tell(watches[start : start + _SENDS_PER_TURN], point, point.tail)
                     await trio.lowlevel.checkpoint()
         finally:
             point.fan_out = FanOut.NONE
@@ -356,6 +360,7 @@ class Hub:
         if point is None:
             return
         point.remove(watch)
+        self._asked.pop(watch, None)
         self.counters.watches -= 1
         if not point.watched:
             bucket = keys.bucket_of(point.path)
@@ -364,21 +369,25 @@ class Hub:
             self.counters.points -= 1
             point.missing_since = None
 
-
-def _tell(watches: Sequence[Watch], point: Point, tail: bytes | None) -> None:
-    """Send the point's content to those who have not got it. The hot path: everything here runs once per push."""
-    if tail is None:
-        return
-    heads: dict[int, bytes] = {}
-    for watch in watches:
-        told = watch.told
-        if told is tail or watch.point is not point:
-            continue
-        watch.told = tail
-        if told == tail:
-            continue  # gone and back as it was: nothing to tell
-        field = watch.field
-        head = heads.get(len(field))
-        if head is None:
-            head = heads[len(field)] = frame_head(api.BaseCommand.SCALABLE_TOPIC_UPDATE, len(field), tail)
-        watch.outbox.push((head + field, tail), watch.session_id)
+    def _tell(self, watches: Sequence[Watch], point: Point, tail: bytes | None) -> None:
+        """Send the point's content to those who have not got it. The hot path: everything here runs once per push."""
+        if tail is None:
+            return
+        heads: dict[int, bytes] = {}
+        asked = self._asked
+        for watch in watches:
+            told = watch.told
+            if told is tail or watch.point is not point:
+                continue
+            if told is None and watch in asked:
+                if asked[watch] > point.read_at:
+                    continue  # a read that it asked for is to come
+                del asked[watch]
+            watch.told = tail
+            if told == tail:
+                continue  # gone and back as it was: nothing to tell
+            field = watch.field
+            head = heads.get(len(field))
+            if head is None:
+                head = heads[len(field)] = frame_head(api.BaseCommand.SCALABLE_TOPIC_UPDATE, len(field), tail)
+            watch.outbox.push((head + field, tail), watch.session_id)

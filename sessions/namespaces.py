@@ -140,6 +140,8 @@ class NamespaceWatches:
         groups = list(self._groups[namespace].values())
         if isinstance(found, RecordDamaged):
             log.error("the record of %s cannot be filtered: %s", name, found)
+            for group in groups:
+                group.skip()
             return
         # A classic topic is none of these.
         record = found if isinstance(found, StoredTopic) else None

@@ -60,6 +60,7 @@ class Point:
         "number",
         "owners",
         "path",
+        "read_at",
         "tail",
         "watched",
     )
@@ -71,6 +72,7 @@ class Point:
         self.tail: bytes | None = None  # as of the last completed read that found the topic
         self.incarnation = ""  # of that read
         self.number = 0
+        self.read_at = 0  # the moment when it began
         self.leader_entry = b""
         self.owners: Mapping[int, str] = _NOBODY  # the nodes of its segments
         self.fan_out = FanOut.NONE

@@ -20,6 +20,7 @@ from metadata.classic_records import ClassicTopic
 from metadata.errors import RecordDamaged, StoreError, StoreLost
 from metadata.records import StoredTopic
 from protocol.names import TopicName
+from sessions.unread_writes import UnreadWrites
 
 log = logging.getLogger(__name__)
 
@@ -88,11 +89,20 @@ class ReadBack:
         self._in_hand: set[int] = set()  # buckets of which a reader holds topics
         self._postponed: dict[str, int] = {}  # topics to be marked later, with their buckets
         self._postponement: trio.CancelScope | None = None  # ends when the most impatient of them is due
+        self._unread: dict[str, UnreadWrites[str]] = {}  # by the path of their namespace: topics that this node wrote
         self._moment = 0
         self._began = [0] * keys.BUCKETS
 
     def add(self, listener: Listener) -> None:
         self._listeners.append(listener)
+
+    # What the store calls.
+
+    def written(self, bucket: int, path: str) -> None:
+        """This node has changed a topic, and who asked for it may know: no need to hear it from the feed."""
+        if self._wanted(bucket, path):
+            self._unread.setdefault(_namespace(path), UnreadWrites()).add(path, self.moment())
+            self.changed(bucket, path)
 
     # What the feed calls.
 
@@ -127,10 +137,30 @@ class ReadBack:
         self._marked[bucket][path] = None
         self._queue(bucket)
 
+    def read_again(self, bucket: int, path: str) -> None:
+        """A listener could not use what was read of this topic: nobody who waits for that is helped by it."""
+        if self._wanted(bucket, path):
+            self._unread.setdefault(_namespace(path), UnreadWrites()).doubt(path, self.moment())
+            self.mark(bucket, path)
+
+    def settled_until(self, namespace: str) -> float:
+        """Whatever this node wrote in a namespace before this moment has been handed on."""
+        unread = self._unread.get(namespace)
+        return float("inf") if unread is None else unread.settled_until()
+
+    def hurry(self, namespace: str) -> None:
+        """Somebody is going to wait for what this node wrote there: read it now, however patient the others are."""
+        unread = self._unread.get(namespace)
+        for path in unread.keys() if unread is not None else ():
+            bucket = self._postponed.pop(path, None)
+            if bucket is not None:
+                self.mark(bucket, path)
+
     def unmark(self, bucket: int, path: str) -> None:
         """A listener has lost interest: without this, marks would pile up while the store is away."""
         if not self._wanted(bucket, path):
             self._marked[bucket].pop(path, None)
+            self._forget(path)
 
     def is_marked(self, bucket: int, path: str) -> bool:
         return path in self._marked[bucket]
@@ -176,6 +206,8 @@ class ReadBack:
         for path, bucket in postponed.items():
             if self._wanted(bucket, path):
                 self.mark(bucket, path)
+            else:
+                self._forget(path)
 
     async def _read_queued(self, route: Hashable) -> None:
         """Read what is marked on one server until nothing is."""
@@ -201,6 +233,8 @@ class ReadBack:
                     batch.append((bucket, path))
                     self._reading[bucket].add(path)
                     self._in_hand.add(bucket)
+                else:
+                    self._forget(path)
             # What did not fit is queued again when the bucket is out of hand.
             if marked and bucket not in self._in_hand:
                 queue[bucket] = None
@@ -259,8 +293,24 @@ class ReadBack:
         self._reading[bucket].discard(path)
         if self._wanted(bucket, path):
             self._marked[bucket][path] = None
+        else:
+            self._forget(path)
+
+    def _forget(self, path: str) -> None:
+        if (unread := self._unread.get(_namespace(path))) is not None:
+            unread.forget(path)
+            self._drop_settled(path)
+
+    def _drop_settled(self, path: str) -> None:
+        namespace = _namespace(path)
+        if not self._unread[namespace]:
+            del self._unread[namespace]
 
     def _tell(self, bucket: int, path: str, found: Found) -> None:
+        # Before the listeners, which may have somebody waiting for it.
+        if self._unread and (unread := self._unread.get(_namespace(path))) is not None:
+            unread.read(path, self._began[bucket])
+            self._drop_settled(path)
         for listener in self._listeners:
             if not listener.wants(bucket, path):
                 continue
@@ -269,3 +319,7 @@ class ReadBack:
             except Exception:
                 # One record that upsets one listener must not end the reading of all others.
                 log.exception("the record at %s could not be taken in", path)
+
+
+def _namespace(path: str) -> str:
+    return path.rpartition("/")[0]

@@ -56,7 +56,7 @@ class SetGroup(ABC):
         self.closed = False
         self._nursery = nursery
         self._window = window
-        self._waiting = 0  # watches that are not admitted yet
+        self._waiting: dict[SetWatch, int] = {}  # watches that are not admitted yet, by the moment when they came
         self._flushed_at = float("-inf")
         self._timer = False
         self._fanning_out = False
@@ -70,6 +70,14 @@ class SetGroup(ABC):
         """Whether the set is known, so that somebody can be told it."""
 
     @abstractmethod
+    def _moment(self) -> int:
+        """A number between those of what was written and read before and after this call."""
+
+    @abstractmethod
+    def _settled_until(self) -> float:
+        """Who came before this moment finds in the set whatever this node had written by then."""
+
+    @abstractmethod
     def _greet(self, watch: SetWatch) -> None:
         """Tell a session the set as of the current step, for the first time."""
 
@@ -77,13 +85,13 @@ class SetGroup(ABC):
 
     def join(self, watch: SetWatch) -> None:
         self.watches[watch] = None
-        self._waiting += 1
+        self._waiting[watch] = self._moment()
         self._admit_waiting()
 
     def leave(self, watch: SetWatch) -> None:
         del self.watches[watch]
         watch.closed = True
-        self._waiting -= not watch.admitted
+        self._waiting.pop(watch, None)
         if not self.watches:
             self.closed = True
 
@@ -92,17 +100,17 @@ class SetGroup(ABC):
         if self.topics.changed:
             self.flush()
         watch.admitted = self._told_somebody = True
-        self._waiting -= 1
+        del self._waiting[watch]
         self._greet(watch)
 
     def _admit_waiting(self) -> None:
-        if self._waiting and self.complete:
-            # The newest are last, and usually there is one: looking from there finds it at once.
-            for watch in reversed(self.watches):
-                if not watch.admitted:
-                    self._admit(watch)
-                if not self._waiting:
-                    break
+        if not self._waiting or not self.complete:
+            return
+        settled_until = self._settled_until()
+        for watch, asked in list(self._waiting.items()):
+            if asked >= settled_until:
+                break  # and so do all who came later
+            self._admit(watch)
 
     # Telling.
 

@@ -28,6 +28,7 @@ from sessions.outbox import Outbox
 from sessions.patterns import TopicPattern
 from sessions.set_groups import SetGroup, SetWatch
 from sessions.splice import frame_head, varint
+from sessions.unread_writes import UnreadWrites
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,16 @@ class PatternGroup(SetGroup):
     def complete(self) -> bool:
         return not self.unread and self.view.around.whole()
 
+    def join(self, watch: SetWatch) -> None:
+        self.view.hurry()
+        super().join(watch)
+
+    def _moment(self) -> int:
+        return self.view.moment()
+
+    def _settled_until(self) -> float:
+        return self.view.unread.settled_until()
+
     def take(self, bucket: int, before: Mapping[str, str], now: Mapping[str, str]) -> None:
         """A bucket was read; `before` is what the last read of it said."""
         if bucket in self.unread:
@@ -140,6 +151,24 @@ class _NamespaceView:
         self._stale: set[int] = set()
         self._reading = False
         self._read_at = float("-inf")
+        self._pause = trio.CancelScope()  # what the reader waits in, to read several changes together
+        self._hurried = False
+        self._moment = 0
+        self.unread: UnreadWrites[int] = UnreadWrites()  # buckets with classic topics that this node wrote
+
+    def moment(self) -> int:
+        self._moment += 1
+        return self._moment
+
+    def written(self, bucket: int) -> None:
+        self.unread.add(bucket, self.moment())
+        self.doubt((bucket,))
+
+    def hurry(self) -> None:
+        """Somebody is going to wait for what this node wrote: read it now."""
+        if self.unread:
+            self._hurried = True
+            self._pause.cancel()
 
     def add(self, pattern: TopicPattern) -> PatternGroup:
         group = self.groups[pattern.text] = PatternGroup(self, pattern)
@@ -157,10 +186,13 @@ class _NamespaceView:
         """Read until nothing is stale that can be read; what cannot be trusted waits for the gap that ends it."""
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         try:
-            while self.groups and (todo := sorted(filter(self.around.trusted, self._stale))):
+            while self.groups and any(map(self.around.trusted, self._stale)):
                 # The first change after quiet is read at once, later ones together with what comes in the window.
-                await trio.sleep_until(self._read_at + self.around.window)
-                is_whole = await self._read_some(todo)
+                if not self._hurried:
+                    with trio.CancelScope(deadline=self._read_at + self.around.window) as self._pause:
+                        await trio.sleep_forever()
+                self._hurried = False
+                is_whole = await self._read_some(sorted(filter(self.around.trusted, self._stale)))
                 for group in list(self.groups.values()):
                     group.tell()
                 if is_whole:
@@ -176,6 +208,7 @@ class _NamespaceView:
         for start in range(0, len(todo), _READ_TOGETHER):
             some = todo[start : start + _READ_TOGETHER]
             self._stale.difference_update(some)
+            began = self.moment()
             listed: Mapping[int, Mapping[str, str]] = {}
             try:
                 listed = await self.around.topics.list_log_buckets(self.around.lane(), some, self.namespace)
@@ -185,6 +218,7 @@ class _NamespaceView:
             for bucket in some:
                 if bucket in listed and self.around.trusted(bucket):
                     self._take(bucket, listed[bucket])
+                    self.unread.read(bucket, began)
                     await trio.lowlevel.checkpoint()
                 else:
                     self._stale.add(bucket)
@@ -252,6 +286,14 @@ class TopicLists:
         for watch in registry.values():
             self._detach(watch)
         registry.clear()
+
+    # What the store calls.
+
+    def written(self, bucket: int, path: str) -> None:
+        """This node has changed a classic topic, and who asked for it may know: no need to hear it from the feed."""
+        view = self._views.get(path.rpartition("/")[0])
+        if view is not None:
+            view.written(bucket)
 
     # What the feed calls.
 

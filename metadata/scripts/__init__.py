@@ -115,5 +115,17 @@ ALL = (
     FIND_TIME,
     FIND_PUBLISHED,
 )
+# Those whose entry in the change log is about a classic topic.
+OF_CLASSIC = frozenset(
+    {
+        CREATE_CLASSIC,
+        DELETE_CLASSIC,
+        CREATE_PARTITIONED,
+        REPLACE_PARTITIONED,
+        DELETE_PARTITIONED,
+        SEAL_CLASSIC,
+        MIGRATE_TOPIC,
+    }
+)
 OF_BULK = (COLLECT_GARBAGE, READ_ENTRIES, FIND_TIME, FIND_PUBLISHED)
 _BY_SHA = {script.sha: script for script in ALL}

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from metadata import keys
 from metadata.errors import StoreUnavailable
 from tests.sessions.group_updates import diff_of, names, pass_window
-from tests.sessions.staged_groups import WINDOW, Peer, Stage, bucket_of, full, quiet, settle, staged
+from tests.sessions.staged_groups import WINDOW, Peer, Stage, bucket_of, full, path_of, quiet, settle, staged
 
 
 async def waiting_peer(stage: Stage) -> Peer:
@@ -239,3 +239,26 @@ async def test_whatever_happens_in_whatever_order_everybody_ends_with_what_is_tr
         for peer in stage.peers:
             peer.take()
             assert peer.held == full(stage.topics)
+
+
+async def test_a_session_waits_for_what_this_node_wrote_while_a_listing_looked_away(mock_clock: MockClock) -> None:
+    async with staged("old") as stage:
+        await stage.joined()
+        # A listing has looked already when the node writes, and its read of that is used up before the listing ends.
+        stage.listing_gate = trio.Event()
+        stage.miss([bucket_of("new")])
+        await settle()
+        stage.put("new", heard=False)
+        stage.readback.written(bucket_of("new"), path_of("new"))
+        late = stage.peer()
+        stage.join(late)
+        await settle()
+        assert late.take() == []
+        stage.read_gate = trio.Event()
+        stage.listing_gate.set()
+        await settle()
+        assert late.take() == []
+        stage.read_gate.set()
+        await settle()
+        late.take()
+        assert (late.kinds, late.held) == (["snapshot"], full(["old", "new"]))

@@ -511,3 +511,23 @@ async def test_a_creation_that_the_store_refuses_for_good_is_a_verdict() -> None
         peer = stage.peer()
         stage.open(peer, create=True)
         assert (await peer.next()).error == api.MetadataError
+
+
+async def test_a_new_watch_is_not_told_what_was_read_before_it_was_opened() -> None:
+    async with staged() as stage:
+        stage.store.put(Layout.create(1, 0))
+        first = stage.peer()
+        stage.open(first)
+        assert (await first.next()).dag.epoch == 0
+        # A read is under way that looked before the change and before the watch.
+        stage.store.gate = trio.Event()
+        stage.readback.changed(BUCKET, PATH)
+        await eventually(lambda: stage.store.reads == 2)
+        stage.store.put(Layout.create(1, 0).split(0, 1), number=1)
+        stage.readback.written(BUCKET, PATH)
+        late = stage.peer()
+        stage.open(late)
+        stage.store.gate.set()
+        assert (await late.next()).dag.epoch == 1
+        assert (await first.next()).dag.epoch == 1
+        assert await late.silence()
