@@ -46,9 +46,12 @@ def encode_tail(
             wire.legacy_topic_name = segment.legacy_topic_name
     if owner_url is not None:
         for segment in layout.active:
-            dag.segment_brokers.add(segment_id=segment.segment_id, broker_url=owner_url(segment))
+            _place(dag.segment_brokers.add(segment_id=segment.segment_id), owner_url(segment))
     if controller_url is not None:
-        dag.controller_broker_url = controller_url
+        if _is_secured(controller_url):
+            dag.controller_broker_url_tls = controller_url
+        else:
+            dag.controller_broker_url = controller_url
     return _tail(dag, name)
 
 
@@ -64,10 +67,25 @@ def with_brokers(tail: bytes, broker_url: Callable[[api.SegmentInfoProto], str])
     is_moved = False
     for segment in dag.segments if brokers else ():
         broker = brokers.get(segment.segment_id)
-        if broker is not None and broker.broker_url != (url := broker_url(segment)):
-            broker.broker_url = url
+        if broker is not None and (broker.broker_url or broker.broker_url_tls) != (url := broker_url(segment)):
+            _place(broker, url)
             is_moved = True
     return _tail(dag, update.resolved_topic_name) if is_moved else tail
+
+
+def _place(broker: api.SegmentBrokerAddress, url: str) -> None:
+    """Say where a segment is served, in the field that a client of that kind looks into, and in no other."""
+    broker.ClearField("broker_url_tls")
+    if _is_secured(url):
+        # Clients take the first field for an address without TLS; it has to be there, so it is empty.
+        broker.broker_url = ""
+        broker.broker_url_tls = url
+    else:
+        broker.broker_url = url
+
+
+def _is_secured(url: str) -> bool:
+    return url.startswith("pulsar+ssl:")
 
 
 def _tail(dag: api.ScalableTopicDAG, name: str) -> bytes:

@@ -21,7 +21,7 @@ def describe_layout(
     active, sealed = _by_state(push.dag)
     news = "; ".join(_changes(previous, push.dag)) if previous is not None else push.resolved_topic_name
     yield f"{_moment(now)}  epoch {push.dag.epoch}  {len(active)} active, {len(sealed)} sealed  {news}".rstrip()
-    brokers = {broker.segment_id: broker.broker_url for broker in push.dag.segment_brokers}
+    brokers = {broker.segment_id: broker.broker_url_tls or broker.broker_url for broker in push.dag.segment_brokers}
     yield from _first(
         [
             f"{segment.segment_id:>6}  {segment.hash_start:04x}-{segment.hash_end:04x}"
@@ -33,12 +33,12 @@ def describe_layout(
 
 def layout_as_object(push: api.CommandScalableTopicUpdate, now: datetime) -> Mapping[str, Any]:
     """A push for programs, with the field names of the admin API."""
-    brokers = {broker.segment_id: broker.broker_url for broker in push.dag.segment_brokers}
+    brokers = {broker.segment_id: broker.broker_url_tls or broker.broker_url for broker in push.dag.segment_brokers}
     return {
         "time": _timestamp(now),
         "topic": push.resolved_topic_name,
         "epoch": push.dag.epoch,
-        "controllerBrokerUrl": push.dag.controller_broker_url or None,
+        "controllerBrokerUrl": push.dag.controller_broker_url or push.dag.controller_broker_url_tls or None,
         "segments": [
             {
                 "segmentId": segment.segment_id,

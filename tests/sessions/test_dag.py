@@ -6,7 +6,7 @@ from layout.layouts import Layout
 from layout.legacy import synthetic_layout
 from protocol.framing import FrameDecoder, encode
 from protocol.wire import pulsar_api_pb2 as api
-from sessions.dag import encode_tail, error_frame
+from sessions.dag import encode_tail, error_frame, with_brokers
 from sessions.splice import frame_head, id_field
 
 URL = "pulsar://127.0.0.1:6650"
@@ -83,3 +83,19 @@ def test_the_dag_of_a_classic_topic_names_its_logs_and_nobody_who_serves_them() 
     assert [segment.legacy_topic_name for segment in message.segments] == names
     assert {segment.state for segment in message.segments} == {api.ACTIVE}
     assert (message.epoch, list(message.segment_brokers), message.HasField("controller_broker_url")) == (0, [], False)
+
+
+def test_addresses_with_tls_stand_in_the_fields_for_them() -> None:
+    secured = "pulsar+ssl://node:6651"
+    tail = encode_tail(Layout.create(2, 0), name=NAME, owner_url=lambda segment: secured, controller_url=secured)
+    assert spliced_frame(tail, 7) == reference_frame(tail, 7)
+    dag = as_message(tail).dag
+    assert (dag.HasField("controller_broker_url"), dag.controller_broker_url_tls) == (False, secured)
+    assert [(broker.broker_url, broker.broker_url_tls) for broker in dag.segment_brokers] == [("", secured)] * 2
+    assert with_brokers(tail, lambda segment: secured) is tail
+
+    # One of them moves to a node without TLS, and back.
+    moved = with_brokers(tail, lambda segment: URL if segment.segment_id else secured)
+    brokers = as_message(moved).dag.segment_brokers
+    assert [(broker.broker_url, broker.HasField("broker_url_tls")) for broker in brokers] == [("", True), (URL, False)]
+    assert with_brokers(moved, lambda segment: secured) == tail
