@@ -11,7 +11,7 @@ import trio
 
 from controller.leader import Around, LeaderCounters, TopicLeader
 from metadata import keys
-from metadata.errors import Fenced, StoreError, TopicMissing
+from metadata.errors import Fenced, LeaderUnreachable, StoreError, TopicMissing
 from metadata.node_sessions import NodeSession
 from metadata.records import Leader, StoredTopic
 from metadata.store import TopicStore
@@ -49,13 +49,16 @@ class Leaders:
         nursery: trio.Nursery,
         sweep_interval: float,
         jitter: float,
+        answers: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
+        """`answers` tells whether there is a node at an HTTP address; without it, it is believed."""
         self._store = store
         self._session = session
         self._around = around
         self._nursery = nursery
         self._sweep_interval = sweep_interval
         self._jitter = jitter
+        self._answers = answers
         self._leading: dict[str, TopicLeader] = {}
         self._locks: dict[str, trio.Lock] = {}
         self._sweep_wanted = trio.Event()
@@ -147,7 +150,15 @@ class Leaders:
     async def as_leader(self, topic: TopicName, act: Callable[[TopicLeader], Awaitable[Outcome]]) -> Outcome:
         """Do something that only the leader may; once more if the lead was lost in the middle of it."""
         for _ in range(_ATTEMPTS):
-            leader = await self.lead(topic)
+            try:
+                leader = await self.lead(topic)
+            except LedElsewhere as elsewhere:
+                if self._answers is not None and not await self._answers(elsewhere.leader.http_url):
+                    raise LeaderUnreachable(
+                        f"{topic} is led by the node at {elsewhere.leader.http_url}, which does not answer: try again "
+                        "when its lease is over, or look at --advertise-http there."
+                    ) from None
+                raise
             try:
                 async with leader.operations:
                     outcome = await act(leader)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -10,12 +11,17 @@ from urllib.parse import quote
 
 import httpx
 
-from protocol.names import PERSISTENT, NamespaceName, TopicName
+from protocol.names import PERSISTENT, NamespaceName, SegmentName, TopicName
 
 # Longer than the server is patient with its store (30 s for a request), so that its own sentence is what users see.
 _TIMEOUT = 35.0
 # To the node that leads a topic; more than one only while the lead moves.
 _MAX_REDIRECTS = 5
+# Of an answer that says that the request was not even begun, because a dead node still leads the topic.
+_NOT_DONE = "x-vela-not-done"
+# Before another try, unless the server says otherwise, and the most that it may say.
+_PAUSE = 0.5
+_LONGEST_PAUSE = 10.0
 # A proxy of the environment cannot reach the loopback of this machine, so it is not asked to.
 _LOOPBACK = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
 
@@ -28,15 +34,24 @@ class AdminError(Exception):
         self.status = status
 
 
+class _LeaderAway(AdminError):
+    """The node that leads the topic does not answer, so that nothing was done: worth another try after the pause."""
+
+    def __init__(self, sentence: str, status: int = 0, *, pause: float = _PAUSE) -> None:
+        super().__init__(sentence, status)
+        self.pause = pause
+
+
 class AdminClient:
     """Blocking calls, one per admin operation; a context manager that closes its connections."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, timeout: float | None = None) -> None:
         self.url = url.rstrip("/")
+        self._timeout = _TIMEOUT if timeout is None else timeout
         if not self.url.startswith(("http://", "https://")):
             raise AdminError(f'The admin URL "{url}" cannot be used: give one like http://127.0.0.1:8080.')
         self._client = httpx.Client(
-            timeout=_TIMEOUT, follow_redirects=True, max_redirects=_MAX_REDIRECTS, mounts=_LOOPBACK
+            timeout=self._timeout, follow_redirects=True, max_redirects=_MAX_REDIRECTS, mounts=_LOOPBACK
         )
 
     def __enter__(self) -> Self:
@@ -83,6 +98,18 @@ class AdminClient:
     def set_properties(self, topic: TopicName, properties: Mapping[str, str]) -> None:
         """Replace all properties of the topic."""
         self._call("PUT", f"{_topic(topic)}/properties", body=properties)
+
+    def create_segment(self, segment: SegmentName, subscriptions: Sequence[str] = ()) -> None:
+        """See that a segment is there, with cursors of these subscriptions; nothing makes one that is not."""
+        self._call("PUT", _segment(segment), body=list(subscriptions))
+
+    def terminate_segment(self, segment: SegmentName) -> None:
+        """See that a segment is sealed; an active one is refused."""
+        self._call("POST", f"{_segment(segment)}/terminate")
+
+    def delete_segment(self, segment: SegmentName, *, force: bool = False) -> None:
+        """See that a segment is gone; one that belongs to a layout is refused."""
+        self._call("DELETE", _segment(segment), params=_forced(force))
 
     def split(self, topic: TopicName, segment: int) -> None:
         self._call("POST", f"{_topic(topic)}/split/{segment}")
@@ -182,19 +209,26 @@ class AdminClient:
         path: str,
         *,
         params: Sequence[tuple[str, str]] = (),
-        body: Mapping[str, object] | int | None = None,
+        body: Mapping[str, object] | list[str] | int | None = None,
     ) -> bytes:
+        json_body = dict(body) if isinstance(body, Mapping) else body
+        give_up_at = time.monotonic() + self._timeout
+        while True:
+            try:
+                return self._call_once(method, path, params, json_body)
+            except _LeaderAway as error:
+                # Another node leads the topic when the lease of a dead one is over; nothing was done meanwhile.
+                if time.monotonic() + error.pause >= give_up_at:
+                    raise
+                time.sleep(error.pause)
+
+    def _call_once(self, method: str, path: str, params: Sequence[tuple[str, str]], body: object) -> bytes:
         try:
-            response = self._client.request(
-                method,
-                f"{self.url}{path}",
-                params=list(params) or None,
-                json=dict(body) if isinstance(body, Mapping) else body,
-            )
+            response = self._client.request(method, f"{self.url}{path}", params=list(params) or None, json=body)
         except httpx.ConnectError as error:
             asked = _server(error.request.url)
             if asked != _server(httpx.URL(self.url)):
-                raise AdminError(
+                raise _LeaderAway(
                     f"{self.url} says that the node at {asked} leads the topic, and that one does not answer: "
                     "try again when its lease is over, or look at --advertise-http there."
                 ) from None
@@ -203,7 +237,7 @@ class AdminClient:
             ) from None
         except httpx.TimeoutException as error:
             raise AdminError(
-                f"{_server(error.request.url)} gave no answer within {_TIMEOUT:g} s: look at its log, or run "
+                f"{_server(error.request.url)} gave no answer within {self._timeout:g} s: look at its log, or run "
                 "`vela doctor`. A change may have been made all the same: look before you try again."
             ) from None
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError):
@@ -215,7 +249,10 @@ class AdminClient:
             raise AdminError(f"The call to {self.url} failed ({reason}): is that the admin API of a Vela?") from None
         if response.is_success:
             return response.content
-        raise AdminError(_reason(response) or self._strange(response), response.status_code)
+        sentence = _reason(response) or self._strange(response)
+        if response.status_code == 503 and _NOT_DONE in response.headers:
+            raise _LeaderAway(sentence, response.status_code, pause=_retry_after(response))
+        raise AdminError(sentence, response.status_code)
 
     def _names(self, answer: bytes) -> list[str]:
         try:
@@ -234,6 +271,10 @@ def _topic(topic: TopicName) -> str:
     """Where a topic is, of either kind."""
     kind = "persistent" if topic.domain == PERSISTENT else "scalable"
     return f"/admin/v2/{kind}/{_parts(topic)}"
+
+
+def _segment(segment: SegmentName) -> str:
+    return f"/admin/v2/segments/{_parts(segment.parent)}/{segment.descriptor}"
 
 
 def _schemas(topic: TopicName, what: str) -> str:
@@ -267,6 +308,14 @@ def _server(url: httpx.URL) -> str:
 def _part(text: str) -> str:
     # `.` and `..` would be resolved away on the way, and the request would hit the parent.
     return text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="")
+
+
+def _retry_after(response: httpx.Response) -> float:
+    """The seconds that the server asks for, within reason; dates are for others."""
+    try:
+        return min(max(float(response.headers.get("retry-after", _PAUSE)), _PAUSE), _LONGEST_PAUSE)
+    except ValueError:
+        return _PAUSE
 
 
 def _reason(response: httpx.Response) -> str | None:

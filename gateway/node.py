@@ -29,6 +29,7 @@ from gateway.http.admission import AdmissionLimits
 from gateway.http.app import build_app
 from gateway.http.ports import AdminPorts
 from gateway.http.serve import ConnectionLimits, serve_http
+from gateway.leader_probe import LeaderProbe
 from gateway.listener import Listener, ListenerLimits
 from gateway.logs import redact_url
 from gateway.metrics import Sources, page_of
@@ -243,6 +244,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 nursery=background,
                 sweep_interval=settings.prune_interval,
                 jitter=settings.session_lease / 20,
+                answers=LeaderProbe().answers,
             )
             garbage = GarbageCollector(store, interval=_GARBAGE_INTERVAL)
             consumers = ConsumerHub(

@@ -172,3 +172,10 @@ class TooFewReplicas(StoreError):
 
     http_status = 503
     server_error = api.PersistenceError
+
+
+class LeaderUnreachable(StoreError):
+    """Only the leader of the topic may do this, and it does not answer; nothing was done."""
+
+    http_status = 503
+    server_error = api.ServiceNotReady

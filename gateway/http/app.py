@@ -29,7 +29,7 @@ from gateway.http.nodes import NodeRoutes
 from gateway.http.parameters import AnyRequest
 from gateway.http.ports import AdminPorts
 from gateway.http.raw_path import DecodedParameters, RawPathRouting
-from gateway.http.refusals import RequestError, retry_headers
+from gateway.http.refusals import NOT_DONE, RequestError, retry_headers
 from gateway.http.retention import NamespaceRetentionRoutes, TopicRetentionRoutes
 from gateway.http.schema_policies import SchemaPolicyRoutes
 from gateway.http.schemas import Reason
@@ -39,7 +39,7 @@ from gateway.http.subscriptions import SubscriptionRoutes
 from gateway.http.topic_schemas import SchemaRoutes
 from gateway.http.topics import TopicRoutes
 from layout.errors import LayoutError
-from metadata.errors import StoreError
+from metadata.errors import LeaderUnreachable, StoreError
 from protocol.errors import ProtocolError
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,9 @@ def answer_typed(_: AnyRequest, error: TypedError) -> Response[Reason]:
     status = error.http_status
     if status == 500:
         log.error("a request failed: %s", error)
-    return _answer(status, str(error))
+    # A client may send the same again without a look whether it was done.
+    headers = {NOT_DONE: "leader-unreachable"} if isinstance(error, LeaderUnreachable) else None
+    return _answer(status, str(error), headers)
 
 
 def answer_redirect(request: AnyRequest, error: LedElsewhere) -> Response[Reason]:

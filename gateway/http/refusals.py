@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 from litestar.types import Send
@@ -68,6 +69,10 @@ class Overloaded(RequestError):
     """More requests than the node works on at the same time, or one that took too long."""
 
     http_status = 503
+
+
+# Of an answer that says that the request was not even begun.
+NOT_DONE: Final = "x-vela-not-done"
 
 
 def retry_headers(status: int) -> dict[str, str]:
