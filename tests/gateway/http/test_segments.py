@@ -1,11 +1,15 @@
 """Single segments over real HTTP and a real store."""
 
+from collections.abc import Callable
+
 import httpx
 import pytest
+import trio
 
+from gateway.admin_client import AdminClient, AdminError
 from metadata import keys
 from metadata.subscriptions import SubscriptionType
-from protocol.names import TopicName
+from protocol.names import SegmentName, TopicName
 from tests.gateway.http.consumers import TOPIC, RecordingSegments, register
 from tests.gateway.http.running import SCALABLE, Api, reason_of, running_api
 from tests.support.processes import ValkeyProcess
@@ -171,3 +175,28 @@ async def test_segment_of_a_topic_with_a_slash_in_its_name(api: Api) -> None:
 async def test_missing_topic_is_not_found(api: Api) -> None:
     for method, suffix in (("PUT", ""), ("POST", "/terminate")):
         await refused(await api.call(method, f"{SEGMENTS}/{ACTIVE}{suffix}"), 404)
+
+
+async def test_the_client_has_the_same_calls_and_is_told_the_same_refusals(split: Api) -> None:
+    topic = TopicName.scalable("public", "default", "t")
+    sealed, active = SegmentName(topic, 0, 0xFFFF, 0), SegmentName(topic, 0, 0x7FFF, 1)
+
+    def call() -> list[int]:
+        refused = []
+        with AdminClient(f"http://{split.address.host}:{split.address.port}") as client:
+            client.create_segment(active, ["s"])
+            client.terminate_segment(sealed)
+            client.delete_segment(SegmentName(topic, 0, 0x7FFF, 9))
+            attempts: list[Callable[[], None]] = [
+                lambda: client.create_segment(active, ["unknown"]),
+                lambda: client.create_segment(SegmentName(topic, 0, 0x7FFF, 9)),
+                lambda: client.terminate_segment(active),
+                lambda: client.delete_segment(sealed, force=True),
+            ]
+            for attempt in attempts:
+                with pytest.raises(AdminError) as error:
+                    attempt()
+                refused.append(error.value.status)
+        return refused
+
+    assert await trio.to_thread.run_sync(call) == [404, 412, 409, 409]
