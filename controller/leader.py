@@ -47,7 +47,7 @@ _POLL_INTERVAL: Final = 1.0
 @dataclass(frozen=True, slots=True)
 class LeaderSettings:
     consumer_grace: float = 60.0  # how long a consumer without a connection keeps its segments
-    handover: float = 30.0  # how long the old owner of a segment may hold up the next one
+    handover: float = 20.0  # how long the old owner of a segment may hold up the next one
     rebalance_window: float = 0.1  # between two rounds; what comes meanwhile is decided together
     prune_interval: float = 60.0
     message_age: float = 600.0  # how long messages stay at least, and so the segments that hold them

@@ -21,6 +21,7 @@ from metadata.log_directory import logs_in
 from metadata.log_places import LogPlace
 from metadata.peers import Peers
 from metadata.registrations import Registrations
+from metadata.segment_holders import SegmentHolders
 from metadata.segment_logs import SegmentLogs
 from metadata.store import TopicStore
 from metadata.subscriptions import InitialPosition, Registration, SubscriptionType
@@ -34,6 +35,7 @@ from segments.hosting import ClassicLogs, Hosting
 from segments.keeping import Keeping, OverQuota, Quota
 from segments.port import LogsOfTopics, place_of
 from segments.schemas import SchemaRegistry
+from segments.seats import Seats
 from segments.starting import Starting
 from segments.tail import Budget
 from segments.upkeep import Upkeep
@@ -97,6 +99,7 @@ def build_data_plane(
     schemas: SchemaRegistry,
     retention: Retention,
     session_held: Callable[[], bool],
+    followed_since: Callable[[int], float],
     nursery: trio.Nursery,
 ) -> DataParts:
     logs = SegmentLogs(store)
@@ -147,7 +150,8 @@ def build_data_plane(
         interval=interval,
         start=secrets.randbelow(keys.BUCKETS),
     )
-    plane = DataPlane(hosting, Starting(topics), nursery, schemas)
+    seats = Seats(SegmentHolders(store), nursery, handover=settings.handover, followed_since=followed_since)
+    plane = DataPlane(hosting, Starting(topics), nursery, schemas, seats)
     # An owner that died is seen to be dead after its lease.
     moves = CursorMoves(logs, hosting, patience=2 * settings.session_lease)
     port = LogsOfTopics(store, logs, registrations, hosting, moves, lane)

@@ -219,6 +219,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 schemas=schemas,
                 retention=Retention(store, default=settings.retention),
                 session_held=lambda: session.held,
+                followed_since=lambda bucket: feed.followed_since(bucket),
                 nursery=background,
             )
             leaders = Leaders(
@@ -259,6 +260,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             switch.add(leaders)
             switch.add(topic_lists)
             switch.add(data.hosting)
+            switch.add(data.plane.seats)
             hubs = Hubs(hub, namespaces, consumers, questions, data.plane)
             listener = _listener(settings, hubs, pulsar_url, counters)
             lanes = (*store.lanes, feed.lane)

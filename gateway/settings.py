@@ -216,9 +216,9 @@ class Settings:
     )
     handover: float = _row(
         kinds.duration("0ms", "1h"),
-        "30s",
+        "20s",
         CONTROLLER,
-        "How long a consumer may hold on to a segment that was given to another one.",
+        "How long a consumer may hold on to a segment that it is not assigned any more; clients wait 30 s for one.",
     )
     retention: float = _row(
         kinds.duration("0ms", "87600h"),

@@ -22,7 +22,6 @@ from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.consumers import Consumer
 from segments.conversation import Conversation, is_managed
 from segments.cursor_keeper import Told
-from segments.dispatch.errors import ConsumerBusy
 from segments.dispatch.key_owners import KeySharing
 from segments.dispatch.receivers import Kind
 from segments.entry_metadata import last_batch_index
@@ -40,9 +39,6 @@ _KINDS: Final[Mapping[int, Kind]] = {
     api.CommandSubscribe.Failover: Kind.FAILOVER,
     api.CommandSubscribe.Key_Shared: Kind.KEY_SHARED,
 }
-# How long the subscribe of a segment's next consumer is held while the one before lets go of it: clients give up after
-# 30 s, and some never try again after a refusal.
-_HANDOVER: Final = 25.0
 # The earliest of all message ids is -1, in a field without a sign.
 _EARLIEST: Final = 2**63
 # Acknowledgements of one connection that are to be answered: seconds of them while a store rests.
@@ -134,28 +130,25 @@ class ConsumerDialogue:
         kind = _KINDS[request.subType]
         sought = _sought(before, log_, request)
         start = await self._talk.around.starting.of(log_, request)
-        if sought is not None:
-            start = partial(log_.within, sought)
+        begins = start.index if sought is None else partial(log_.within, sought)
         # A classic log is sealed by its migration, and by nothing else.
         is_segment = log_.place.segment_id is not None or log_.sealed
-        give_up_at = trio.current_time() + (_HANDOVER if is_segment else 0)
-        while True:
-            try:
-                subscription = await log_.subscribe(
-                    request.subscription,
-                    kind,
-                    consumer,
-                    start=start.index,
-                    durable=request.durable,
-                    sharing=sharing,
-                    identity=start.identity,
-                )
-                break
-            except ConsumerBusy:
-                if trio.current_time() >= give_up_at:
-                    raise
-                with trio.move_on_at(give_up_at):
-                    await log_.somebody_left(request.subscription)
+        subscription = await self._talk.around.seats.take(
+            log_,
+            request.subscription,
+            kind,
+            consumer,
+            lambda: log_.subscribe(
+                request.subscription,
+                kind,
+                consumer,
+                start=begins,
+                durable=request.durable,
+                sharing=sharing,
+                identity=start.identity,
+            ),
+            durable=request.durable,
+        )
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
             if request.durable:

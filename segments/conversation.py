@@ -22,6 +22,7 @@ from segments.errors import TooMany
 from segments.hosting import Hosting
 from segments.ports import Peer
 from segments.schemas import SchemaRegistry
+from segments.seats import Seats
 from segments.starting import Starting
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class Surroundings:
     starting: Starting
     nursery: trio.Nursery
     schemas: SchemaRegistry
+    seats: Seats
 
 
 class Conversation:

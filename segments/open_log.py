@@ -221,12 +221,6 @@ class OpenLog:
         self._check_open()
         await self._durable(name, Kind.SHARED, lambda: self.first, identity)
 
-    async def somebody_left(self, name: str) -> None:
-        """Return when a consumer of a subscription has gone."""
-        subscription = self.subscriptions.get(name)
-        if subscription is not None:
-            await subscription.left.wait()
-
     def index_of(self, ledger: int, entry: int) -> int:
         """The index that a client's message id means, itself included; ids of elsewhere mean the nearer end."""
         if ledger == self.ledger:

@@ -14,6 +14,7 @@ from metadata.log_figures import NOTHING, LogFigures, Traffic
 from metadata.log_places import LogPlace
 from metadata.log_states import LogStanding
 from metadata.registrations import Registrations
+from metadata.segment_holders import SegmentHolders, opens_as
 from metadata.segment_logs import SegmentLogs
 from metadata.store import TopicStore
 from metadata.subscriptions import Registration
@@ -47,6 +48,7 @@ class LogsOfTopics:
         self._requests = CursorRequests(store)
         self._moves = moves
         self._lane = lane
+        self._holders = SegmentHolders(store)
 
     async def drained(self, topic: TopicName, subscription: str, segments: Sequence[Segment]) -> frozenset[int]:
         """Which of these sealed segments hold nothing more for the subscription."""
@@ -144,21 +146,30 @@ class LogsOfTopics:
         return LogFigures(owned.size, owned.next - owned.first, backlogs, traffic_of(owned, trio.current_time()))
 
     async def still_open(self, topic: TopicName, subscription: str, claims: Collection[Claim]) -> frozenset[Claim]:
-        """Which of these consumers still have these segments open, as far as this node can see."""
-        logs = self._hosting.logs
-        # The log of a legacy segment is a classic topic's, which does not know whose segment it is.
-        legacy = await self._legacy_ids(topic) if any(owned.place.segment_id is None for owned in logs) else {}
-        found = set()
-        for owned in logs:
-            segment_id = legacy.get(owned.name)
-            if owned.place.segment_id is not None:
-                segment_id = owned.place.segment_id if owned.topic == topic else None
-            known = owned.subscriptions.get(subscription)
-            if segment_id is None or known is None:
-                continue
-            names = {consumer.name for consumer in known.consumers}
-            found |= {claim for claim in claims if claim[1] == segment_id and _is_open(claim[0], segment_id, names)}
-        return frozenset(found)
+        """Which of these consumers still have these segments open, as the owners of the logs say."""
+        stored = await self._store.get(topic)
+        if stored is None:
+            return frozenset()
+        segments = records.decode_layout(stored.value).segments
+        places = {i: place_of(topic, segments[i]) for i in {claim[1] for claim in claims} if i in segments}
+        opened: dict[int, list[str]] = {}
+        elsewhere: list[int] = []
+        for segment_id, place in places.items():
+            owned = self._hosting.get(place.name)
+            if owned is None:
+                elsewhere.append(segment_id)
+            elif (known := owned.subscriptions.get(subscription)) is not None:
+                opened[segment_id] = [consumer.name for consumer in known.consumers]
+        told = await self._holders.holders(self._lane(), [places[i] for i in elsewhere], subscription)
+        for segment_id, holder in zip(elsewhere, told, strict=True):
+            # What a node has told that is not there any more is nobody's.
+            if holder is not None and await self._hosting.is_elsewhere(holder.session):
+                opened[segment_id] = [holder.consumer]
+        return frozenset(
+            (consumer, segment_id)
+            for consumer, segment_id in claims
+            if any(opens_as(consumer, segment_id, name) for name in opened.get(segment_id, ()))
+        )
 
     async def request_move(
         self, topic: TopicName, incarnation: str, subscription: str, segment: Segment, to_ms: int | None
@@ -174,13 +185,6 @@ class LogsOfTopics:
         """Return when the owners of the logs have moved these cursors."""
         await self._moves.carried_out(moves)
 
-    async def _legacy_ids(self, topic: TopicName) -> dict[str, int]:
-        stored = await self._store.get(topic)
-        if stored is None:
-            return {}
-        segments = records.decode_layout(stored.value).segments.values()
-        return {name: segment.segment_id for segment in segments if (name := segment.legacy_topic_name)}
-
 
 def place_of(topic: TopicName, segment: Segment) -> LogPlace:
     if segment.legacy_topic_name:
@@ -192,8 +196,3 @@ def unread(segment: Segment, registration: Registration, first: int, end: int) -
     """What a segment at which a subscription never was holds for it; nothing while it is not known where it begins."""
     begins = begins_at(segment, registration)
     return 0 if begins is None else max(0, end - max(begins, first))
-
-
-def _is_open(consumer: str, segment_id: int, names: Collection[str]) -> bool:
-    """Clients name what they have open at a segment after the consumer, some with the segment behind it."""
-    return consumer in names or f"{consumer}-seg-{segment_id}" in names

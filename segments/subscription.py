@@ -103,6 +103,7 @@ class LogSubscription:
         )
         self.is_stored = False  # whether the next owner would know it
         self.left = trio.Event()  # when the next consumer leaves
+        self.when_left: Callable[[], None] = lambda: None  # the same, each time
         self._log = log_
         self._nursery = nursery
         self._reading = False
@@ -208,6 +209,12 @@ class LogSubscription:
             consumer.tell_closed()
         self.let_go_of_waiting()
 
+    def unseat(self, consumer: Consumer) -> None:
+        """The same for one of them."""
+        if self.has(consumer):
+            consumer.tell_closed()
+            self.leave(consumer)
+
     def forget(self) -> None:
         """It is not there any more: nothing of it is written, or it would be there again."""
         self.durable = False
@@ -227,6 +234,7 @@ class LogSubscription:
         """Those who wait for a place may try again."""
         self.left.set()
         self.left = trio.Event()
+        self.when_left()
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         self.dispatcher.flow(consumer, permits)

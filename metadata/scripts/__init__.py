@@ -68,6 +68,7 @@ REQUEST_CURSOR = _load("request_cursor")
 FORGET_PRODUCERS = _load("forget_producers")
 SET_TOPIC_EPOCH = _load("set_topic_epoch")
 TELL_FIGURES = _load("tell_figures")
+TELL_HOLDER = _load("tell_holder")
 TRIM_SEGMENT = _load("trim_segment")
 RELEASE_SEGMENT = _load("release_segment")
 READ_ENTRIES = _load("read_entries")
@@ -109,6 +110,7 @@ ALL = (
     FORGET_PRODUCERS,
     SET_TOPIC_EPOCH,
     TELL_FIGURES,
+    TELL_HOLDER,
     TRIM_SEGMENT,
     RELEASE_SEGMENT,
     READ_ENTRIES,

@@ -17,6 +17,7 @@ from metadata.log_figures import Traffic
 from metadata.node_sessions import NodeSession
 from metadata.records import Version
 from metadata.scripts import Script
+from metadata.segment_holders import Holder, SegmentHolders
 from metadata.segment_logs import Entry, LogPlace, Opened, ProducerMark, SegmentLogs
 from metadata.store import TopicStore, open_store
 from protocol.names import NamespaceName, TopicName
@@ -324,9 +325,12 @@ async def test_interrupted_saves_and_trims_are_sent_again_until_they_happened(
     await logs.set_topic_epoch(claim, 4)
     cut_replies_of(proxy, scripts.TELL_FIGURES, times)
     await logs.tell(claim, Traffic(messages_in=2.0).encode(), 60)
+    cut_replies_of(proxy, scripts.TELL_HOLDER, times)
+    assert await SegmentHolders(store).tell(claim, "s", "c")
     cut_replies_of(proxy, scripts.TRIM_SEGMENT, times)
     await logs.trim(claim, 2, 3)
-    assert proxy.cuts == 5 * times
+    assert proxy.cuts == 6 * times
+    assert await SegmentHolders(store).holders(store.commands, [PLACE], "s") == [Holder(claim.session, "c")]
     [standing] = await logs.standings(store.commands, claim.incarnation, [PLACE], [])
     assert standing.traffic == Traffic(messages_in=2.0)
     after = await claimed(logs)

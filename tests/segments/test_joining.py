@@ -42,6 +42,10 @@ class Here:
     def check_soon(self, log: OpenLog) -> None:
         """It has no topic that could have deleted something."""
 
+    async def take(self, log: OpenLog, name: str, kind: Kind, consumer: Consumer, subscribe: Any, **_: Any) -> object:
+        """A seat, which is free."""
+        return await subscribe()
+
 
 @pytest.mark.parametrize("again", [False, True])
 async def test_consumer_that_is_closed_while_it_is_let_in_holds_no_place(
@@ -50,7 +54,8 @@ async def test_consumer_that_is_closed_while_it_is_let_in_holds_no_place(
     """Or subscribed again under its id: in the very tick in which it would be told that it is there."""
     async with desk(valkey.url) as d, trio.open_nursery() as nursery:
         peer = ListeningPeer()
-        plane = SimpleNamespace(hosting=Here(d.log), starting=Here(d.log), nursery=nursery)
+        here = Here(d.log)
+        plane = SimpleNamespace(hosting=here, starting=here, seats=here, nursery=nursery)
         dialogue = DataDialogue(cast(DataPlane, plane), peer, "", "")
         let_in = d.log.subscribe
 

@@ -112,7 +112,7 @@ async def test_who_waits_for_a_place_is_woken_when_the_log_goes(valkey: ValkeyPr
         woken = trio.Event()
 
         async def wait() -> None:
-            await d.log.somebody_left("s")
+            await d.log.subscriptions["s"].left.wait()
             woken.set()
 
         async with trio.open_nursery() as nursery:

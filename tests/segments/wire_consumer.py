@@ -24,14 +24,22 @@ class WireConsumer:
     subscription: str = "s"
     kind: api.CommandSubscribe.SubType.ValueType = api.CommandSubscribe.Exclusive
     topic: str = SEGMENT
+    name: str = ""
 
     async def subscribe(self, *, permits: int = 0, epoch: int | None = None) -> BaseCommand:
         """The answer."""
-        await self.client.send(encode(subscribe(self.subscription, self.kind, topic=self.topic, epoch=epoch)))
+        await self.ask_for(epoch=epoch)
         answer = await self.client.receive()
         if permits:
             await self.flow(permits)
         return answer
+
+    async def ask_for(self, *, epoch: int | None = None) -> None:
+        """Subscribe without waiting for the answer."""
+        command = subscribe(self.subscription, self.kind, topic=self.topic, epoch=epoch)
+        if self.name:
+            command.subscribe.consumer_name = self.name
+        await self.client.send(encode(command))
 
     async def flow(self, permits: int) -> None:
         command = BaseCommand(type=BaseCommand.FLOW)
