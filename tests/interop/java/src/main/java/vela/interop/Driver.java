@@ -41,6 +41,7 @@ public final class Driver {
         new Admin().offer(operations);
         new Classic().offer(operations);
         new Partitions().offer(operations);
+        new Deliveries().offer(operations);
     }
 
     public static void main(String[] arguments) throws IOException {

@@ -1,6 +1,7 @@
 package vela.interop;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -54,6 +55,9 @@ final class Sender<T> implements AutoCloseable {
         if (message.hasNonNull("key")) {
             builder.key(message.get("key").asText());
         }
+        if (message.hasNonNull("after")) {
+            builder.deliverAfter(Duration.ofMillis(message.get("after").asLong()));
+        }
         return builder.send().thenRun(acknowledged::incrementAndGet);
     }
 
@@ -61,6 +65,9 @@ final class Sender<T> implements AutoCloseable {
         var builder = producer.newMessage().value(Driver.JSON.treeToValue(message.get("value"), type));
         if (message.hasNonNull("key")) {
             builder.key(message.get("key").asText());
+        }
+        if (message.hasNonNull("after")) {
+            builder.deliverAfter(Duration.ofMillis(message.get("after").asLong()));
         }
         try {
             builder.send();
