@@ -1,4 +1,4 @@
-"""What must be true of every layout: operations keep it, and records from elsewhere are held against it."""
+"""What must be true of every layout: operations keep it, and tests hold what they make against it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

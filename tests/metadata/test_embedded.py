@@ -33,7 +33,8 @@ time.sleep(60)
 
 
 def client_of(store: EmbeddedValkey) -> redis.Redis:
-    return redis.Redis(connection_pool=redis.ConnectionPool.from_url(store.url))
+    # The library gives up after five seconds by itself, of which a script on a busy machine may need more.
+    return redis.Redis(connection_pool=redis.ConnectionPool.from_url(store.url, socket_timeout=60))
 
 
 def answers(path: Path) -> bool:

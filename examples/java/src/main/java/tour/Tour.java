@@ -14,8 +14,9 @@ public final class Tour {
     public static void main(String[] arguments) throws Exception {
         String url = System.getenv().getOrDefault("VELA_SERVICE_URL", "pulsar://127.0.0.1:6650");
         try (PulsarClient client = PulsarClient.builder().serviceUrl(url).build();
+                // A consumer keeps its segments for a minute after it has gone. Under the same name it gets them back at once.
                 var consumer = client.newStreamConsumer(Schema.string()).topic(TOPIC).subscriptionName("java-tour")
-                        .subscriptionInitialPosition(SubscriptionInitialPosition.LATEST).subscribe();
+                        .consumerName("tour").subscriptionInitialPosition(SubscriptionInitialPosition.LATEST).subscribe();
                 var producer = client.newProducer(Schema.string()).topic(TOPIC).create()) {
             for (int number = 0; number < ORDERS; number++) {
                 String customer = CUSTOMERS[number % CUSTOMERS.length];
