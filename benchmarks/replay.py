@@ -78,6 +78,8 @@ def _replayed(server: RunningServer, trace: Path, out: Path, scale: Scale) -> Ma
     told: Mapping[str, Any] = json.loads(printed)
     if told["converged"] != told["watchers"]:
         raise MeasurementFailed(f"only {told['converged']:,} of {told['watchers']:,} watchers converged")
+    if faults := [f"{told[kind]:,} {kind}" for kind in ("missing", "lost", "duplicate", "out_of_order") if told[kind]]:
+        raise MeasurementFailed(f"watchers were told wrong things: {', '.join(faults)}")
     return told
 
 

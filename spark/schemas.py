@@ -57,7 +57,7 @@ TIMELINE: Final = StructType(
 # All times are microseconds of the store's clock, corrected by what the task measured.
 OBSERVATIONS: Final = StructType(
     [
-        StructField("record", StringType(), False),  # write, push, watcher or task
+        StructField("record", StringType(), False),  # write, push, watcher, absence or task
         StructField("task", IntegerType(), False),
         # write: one change, made in the store. push also has namespace, and topic where a DAG was pushed.
         StructField("namespace", StringType()),
@@ -85,6 +85,9 @@ OBSERVATIONS: Final = StructType(
         StructField("pushes", LongType()),
         StructField("snapshots", LongType()),
         StructField("reconnects", LongType()),
+        # absence: from when until when a watcher had no watch, because its connection was lost.
+        StructField("left_us", LongType()),
+        StructField("back_us", LongType()),
         # task: one per task.
         StructField("host", StringType()),
         StructField("offset_us", LongType()),  # store's clock minus the task's

@@ -55,6 +55,12 @@ def replay(
     settle: Annotated[
         str, typer.Option("--settle", metavar="TIME", help="How long watchers may take to catch up at the end.")
     ] = "10s",
+    coalesce: Annotated[
+        str,
+        typer.Option(
+            "--coalesce", metavar="TIME", help="For how long the server gathers changes, as its own --coalesce."
+        ),
+    ] = "50ms",
     max_lateness: Annotated[
         str, typer.Option("--max-lateness", metavar="TIME", help="A run whose writes were later (p99) is not valid.")
     ] = "20ms",
@@ -85,7 +91,8 @@ def replay(
 ) -> None:
     """Make the changes of a trace again in a store, and see what watchers of its server are shown.
 
-    The namespaces of a run get a prefix, and are removed after it. Ends with 0 if every watcher converged, else with 1.
+    The namespaces of a run get a prefix, and are removed after it. Ends with 0 if every watcher converged and none was
+    told anything wrong on the way, else with 1.
     """
     from spark.replay.plan import Options
 
@@ -110,6 +117,7 @@ def replay(
         tasks=tasks,
         until_s=None if until is None else _seconds("--until", until),
         settle_s=_seconds("--settle", settle),
+        window_s=_seconds("--coalesce", coalesce),
         max_lateness_s=_seconds("--max-lateness", max_lateness),
         admin_url=admin_url,
         out=out,

@@ -10,7 +10,7 @@ from layout.errors import InvalidRecord
 from metadata.store import TopicStore
 from protocol.hashing import topic_set_hash
 from protocol.names import NamespaceName, TopicName
-from spark.replay.views import NamespaceView, TopicView, View
+from spark.replay.views import NamespaceView, Segments, TopicView, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class NamespaceState:
 @dataclass(frozen=True, slots=True)
 class TopicState:
     epoch: int
-    segment_ids: frozenset[int]
+    segments: Segments
     created_us: int
 
 
@@ -49,7 +49,7 @@ class Expected:
         state = self.topics.get(view.name)
         if state is None:
             return int(not view.gone)
-        return int(view.gone or view.epoch != state.epoch or view.segment_ids != state.segment_ids)
+        return int(view.gone or view.epoch != state.epoch or view.segments != state.segments)
 
     def was_recreated(self, view: TopicView) -> bool:
         """Whether there is a topic which is not the one that the watcher was shown at first."""
@@ -79,5 +79,10 @@ async def read_topics(store: TopicStore, views: Iterable[View]) -> Mapping[str, 
             layout = records.decode_layout(stored.value)
         except InvalidRecord:
             continue  # nothing can be shown of it
-        found[name] = TopicState(layout.epoch, frozenset(layout.segments), stored.ctime_ms * 1_000)
+        # With times, as the wire tells them: a topic made anew may have the segments of the one before.
+        segments = {
+            number: (segment.range.start, segment.range.end, max(0, segment.created_at_ms))
+            for number, segment in layout.segments.items()
+        }
+        found[name] = TopicState(layout.epoch, segments, stored.ctime_ms * 1_000)
     return found

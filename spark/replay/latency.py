@@ -23,67 +23,52 @@ SHOWN: Final = StructType(
         StructField("watcher", IntegerType()),
         StructField("arrival_us", LongType()),  # first
         StructField("after_reconnect", BooleanType()),
+        StructField("by_itself", BooleanType()),  # not only by a later layout, which stands for all before it
     ]
 )
 
 _WRITE: Final = ("due_us", "sent_us", "op")
-_MEMBERSHIP: Final = ("create", "delete")  # what the watchers of a namespace are told
+MEMBERSHIP: Final = ("create", "delete")  # what the watchers of a namespace are told
 
 
 def writes_done(observations: DataFrame) -> DataFrame:
     """The writes that the store took."""
     return observations.where((F.col("record") == "write") & F.col("error").isNull()).select(
-        "namespace", "topic", "op", "due_us", "sent_us", "incarnation", "epoch"
+        "namespace", "topic", "op", "due_us", "sent_us", "done_us", "incarnation", "epoch"
     )
 
 
-def shown_writes(observations: DataFrame) -> DataFrame:
-    """SHOWN: of the watchers of namespaces and of those of topics."""
-    return _shown_in_namespaces(observations).unionByName(_shown_in_topics(observations))
+def shown_writes(observations: DataFrame, tolerance_us: int = 0) -> DataFrame:
+    """SHOWN: of the watchers of namespaces and of those of topics.
 
-
-def expected_showings(observations: DataFrame) -> int:
-    """How often a write would have been shown if each had been shown to each watcher that it concerns.
-
-    A namespace's watchers are concerned by creations and deletions, a topic's by changes until it is deleted for the
-    first time: that ends their watch.
+    A write may seem to be sent up to `tolerance_us` after it was shown, because two clocks do not agree exactly.
     """
-    writes = writes_done(observations)
-    watchers = observations.where(F.col("record") == "watcher")
-    memberships = writes.where(F.col("op").isin(*_MEMBERSHIP)).groupBy("namespace").agg(F.count("*").alias("writes"))
-    of_namespaces = watchers.where(F.col("watches") == "namespace").groupBy("namespace").agg(F.count("*").alias("by"))
-    of_topics = watchers.where(F.col("watches") == "topic").groupBy("namespace", "topic").agg(F.count("*").alias("by"))
-    ended = F.min(F.when(F.col("op") == "delete", F.col("sent_us"))).over(Window.partitionBy("namespace", "topic"))
-    states = (
-        writes.withColumn("ended_us", F.coalesce(ended, F.lit(2**62)))
-        .where((F.col("op") == "change") & (F.col("sent_us") < F.col("ended_us")))
-        .groupBy("namespace", "topic")
-        .agg(F.count("*").alias("writes"))
-    )
-    both = (
-        memberships.join(of_namespaces, "namespace")
-        .select("writes", "by")
-        .unionByName(states.join(of_topics, ["namespace", "topic"]).select("writes", "by"))
-    )
-    [row] = both.agg(F.coalesce(F.sum(F.col("writes") * F.col("by")), F.lit(0)).alias("showings")).collect()
-    return int(row["showings"])
+    in_namespaces = _shown_in_namespaces(observations, tolerance_us)
+    return in_namespaces.unionByName(_shown_in_topics(observations, tolerance_us))
 
 
-def _shown_in_namespaces(observations: DataFrame) -> DataFrame:
+def _shown_in_namespaces(observations: DataFrame, tolerance_us: int) -> DataFrame:
     """Each topic that came or went in a push, assigned to the last such write sent before."""
     pushes = observations.where((F.col("record") == "push") & F.col("topic").isNull())
     told = _told(pushes, "added", "create").unionByName(_told(pushes, "removed", "delete"))
-    writes = writes_done(observations).where(F.col("op").isin(*_MEMBERSHIP))
+    writes = writes_done(observations).where(F.col("op").isin(*MEMBERSHIP))
     rows = told.select(
         "namespace", "topic", "op", F.col("arrival_us").alias("time"), "watcher", "arrival_us", "after_reconnect"
     ).unionByName(
-        writes.select("namespace", "topic", "op", F.col("sent_us").alias("time"), F.struct(*_WRITE).alias("write")),
+        writes.select(
+            "namespace",
+            "topic",
+            "op",
+            (F.col("sent_us") - tolerance_us).alias("time"),
+            F.struct(*_WRITE).alias("write"),
+        ),
         allowMissingColumns=True,
     )
     # A write goes before what arrives at the same microsecond.
     in_time = Window.partitionBy("namespace", "topic", "op").orderBy("time", F.col("watcher").isNotNull())
     assigned = rows.withColumn("write", F.last("write", ignorenulls=True).over(in_time))
-    return _first_showing(assigned.where(F.col("watcher").isNotNull() & F.col("write").isNotNull()))
+    shown = assigned.where(F.col("watcher").isNotNull() & F.col("write").isNotNull())
+    return _first_showing(shown.withColumn("by_itself", F.lit(True)))
 
 
 def _told(pushes: DataFrame, column: str, op: str) -> DataFrame:
@@ -92,7 +77,7 @@ def _told(pushes: DataFrame, column: str, op: str) -> DataFrame:
     )
 
 
-def _shown_in_topics(observations: DataFrame) -> DataFrame:
+def _shown_in_topics(observations: DataFrame, tolerance_us: int) -> DataFrame:
     """Each write of a watched topic with the first push of that state or of a later one.
 
     Epochs begin anew with each creation, and a push does not say to which it belongs: to the last one that had been
@@ -106,7 +91,7 @@ def _shown_in_topics(observations: DataFrame) -> DataFrame:
         "namespace",
         "topic",
         "watcher",
-        F.col("sent_us").alias("time"),
+        (F.col("sent_us") - tolerance_us).alias("time"),
         _rank(F.col("op") == "delete").alias("state"),
         F.struct(*_WRITE).alias("write"),
     ).unionByName(
@@ -124,12 +109,14 @@ def _shown_in_topics(observations: DataFrame) -> DataFrame:
     in_time = Window.partitionBy(*watched).orderBy("time", F.col("push").isNotNull())
     creations = F.count_if(F.col("write.op") == "create").over(in_time)
     at_least = Window.partitionBy(*watched, "creations").orderBy(F.desc("state"))
+    exactly = Window.partitionBy(*watched, "creations", "state")
     matched = (
         rows.withColumn("creations", creations)
+        .withColumn("by_itself", F.max(F.col("push").isNotNull()).over(exactly))
         .withColumn("push", F.min("push").over(at_least))
         .where(F.col("write").isNotNull() & F.col("push").isNotNull())
     )
-    return _first_showing(matched.select(*watched, "write", "push.arrival_us", "push.after_reconnect"))
+    return _first_showing(matched.select(*watched, "write", "push.arrival_us", "push.after_reconnect", "by_itself"))
 
 
 def _rank(end: Column) -> Column:
@@ -141,7 +128,7 @@ def _first_showing(assigned: DataFrame) -> DataFrame:
     first = F.min(F.struct("arrival_us", "after_reconnect")).alias("first")
     return (
         assigned.groupBy("namespace", "topic", "write", "watcher")
-        .agg(first)
+        .agg(first, F.max("by_itself").alias("by_itself"))
         .select(
             "namespace",
             "topic",
@@ -151,6 +138,7 @@ def _first_showing(assigned: DataFrame) -> DataFrame:
             "watcher",
             F.col("first.arrival_us").alias("arrival_us"),
             F.col("first.after_reconnect").alias("after_reconnect"),
+            "by_itself",
         )
         .select(*SHOWN.names)
     )

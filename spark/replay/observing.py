@@ -42,6 +42,8 @@ OBSERVATION_SCHEMA: Final = pa.schema(
         ("pushes", pa.int64()),
         ("snapshots", pa.int64()),
         ("reconnects", pa.int64()),
+        ("left_us", pa.int64()),
+        ("back_us", pa.int64()),
         ("host", pa.string()),
         ("offset_us", pa.int64()),
         ("offset_error_us", pa.int64()),
@@ -121,7 +123,7 @@ class Observations:
             await trio.lowlevel.checkpoint()
 
     def add_rows(self, record: str, rows: Sequence[dict[str, Any]]) -> None:
-        """Rows of the kinds of which there are few: watchers and the task."""
+        """Rows of the kinds of which there are few: watchers, their absences and the task."""
         if rows:
             self._add(record, {name: [row[name] for row in rows] for name in rows[0]})
 

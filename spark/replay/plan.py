@@ -38,6 +38,7 @@ class Options:
     tasks: int | None = None
     until_s: float | None = None
     settle_s: float = 10.0
+    window_s: float = 0.05  # the server's coalescing window, by default as the server's default
     max_lateness_s: float = 0.02
     admin_url: str | None = None
     out: Path | None = None
@@ -63,6 +64,8 @@ class Options:
             raise JobError(f"--speed {self.speed:g} is out of range: give a number from 0.001 to 100000.")
         if self.tasks is not None and self.tasks < 1:
             raise JobError(f"{self.tasks} tasks do nothing: give --tasks 1 or more.")
+        if self.window_s > 60:
+            raise JobError(f"--coalesce {self.window_s:g}s is more than a server gathers changes for: give up to 1m.")
         if self.until_s is not None and self.until_s <= 0:
             raise JobError("--until leaves nothing to replay: give more than 0s.")
         try:

@@ -28,6 +28,7 @@ _COMPARED: Final[tuple[tuple[str, Callable[[Result], float], Callable[[float], s
     ("missing", lambda run: run.missing, numbers.plain),
     ("duplicate", lambda run: run.duplicate, numbers.plain),
     ("out of order", lambda run: run.out_of_order, numbers.plain),
+    ("lost", lambda run: run.lost, numbers.plain),
 )
 
 
@@ -64,12 +65,20 @@ def verdict_line(result: Result) -> tuple[str, State]:
     """One sentence, and how good that is."""
     if result.failed:
         return f"{result.failed:,} of {result.events:,} events were not written: {result.first_error}", "bad"
-    if not result.succeeded:
+    if result.converged != result.watchers:
         return f"{result.wrong:,} of {result.watchers:,} watchers did not reach the state of the store.", "bad"
+    if not result.succeeded:
+        return f"All {result.watchers:,} watchers converged, but were told wrong things: {_faults(result)}.", "bad"
     told = f"All {result.watchers:,} watchers converged"
     if not result.valid:
         return f"{told}, but the latencies of this run do not count.", "warn"
     return f"{told}; 99 % of what they were shown came within {numbers.millis(result.latency_ms['p99'])}.", "good"
+
+
+def _faults(result: Result) -> str:
+    """Those that there are, or all of them if there are none."""
+    found = {kind: count for kind, count in result.faults.items() if count} or result.faults
+    return ", ".join(f"{count:,} {kind}" for kind, count in found.items())
 
 
 def print_summary(result: Result, baseline: Result | None, console: Console) -> None:
@@ -113,13 +122,12 @@ def comparison_rows(result: Result, baseline: Result) -> list[tuple[str, str, st
 
 
 def _facts(result: Result) -> list[tuple[str, str]]:
-    counted = f"{result.wrong:,} wrong, {result.missing:,} missing, {result.duplicate:,} duplicate"
+    counted = ", ".join(f"{count:,} {kind}" for kind, count in {"wrong": result.wrong, **result.faults}.items())
     facts = [
-        ("watchers", f"{result.converged:,} of {result.watchers:,} converged; {counted}, {result.out_of_order:,} out "
-                     "of order"),
+        ("watchers", f"{result.converged:,} of {result.watchers:,} converged; {counted}"),
         ("events", f"{result.events:,} in {numbers.seconds(result.duration_s)}, {result.events_per_s:,.0f}/s"),
-        ("shown", f"{result.showings:,}, {result.cancelled:,} cancelled within a window, {result.after_reconnect:,} "
-                  "after a reconnect"),
+        ("shown", f"{result.showings:,}, {result.cancelled:,} cancelled by a write at most "
+                  f"{numbers.millis(result.allowance_ms)} later, {result.after_reconnect:,} after a reconnect"),
         ("pushes", f"{result.pushes:,}, each for {result.coalescing_ratio:.2f} changes; "
                    f"{numbers.size(result.bytes_per_watcher['mean'])} a watcher"),
     ]  # fmt: skip
@@ -137,7 +145,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
 
 
 def _tiles(result: Result) -> list[Tile]:
-    faults = result.missing + result.duplicate + result.out_of_order
+    faults = sum(result.faults.values())
     return [
         Tile(
             "converged",
@@ -148,7 +156,7 @@ def _tiles(result: Result) -> list[Tile]:
         Tile(
             "faults",
             numbers.plain(faults),
-            f"{result.missing:,} missing, {result.duplicate:,} duplicate, {result.out_of_order:,} out of order",
+            _faults(result),
             "good" if not faults else "bad",
         ),
         Tile(

@@ -22,7 +22,7 @@ REPORT: Final = "report.html"
 _PACKAGES: Final = ("vela", "pyspark", "pyarrow", "trio", "redis")
 
 
-class Result(msgspec.Struct, frozen=True):
+class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What `--json` prints. The first ten names are relied on by others."""
 
     watchers: int
@@ -35,6 +35,8 @@ class Result(msgspec.Struct, frozen=True):
     valid: bool
     lateness_ms: Mapping[str, float]
     latency_ms: Mapping[str, float]
+    lost: int = 0  # results of earlier versions lack these two
+    allowance_ms: float = 0.0
     failed: int
     skipped: int
     showings: int
@@ -66,9 +68,19 @@ class Result(msgspec.Struct, frozen=True):
     lateness_curve: tuple[tuple[float, float], ...]
 
     @property
+    def faults(self) -> Mapping[str, int]:
+        """What the server did wrong, by kind; a sound one has nothing but zeros."""
+        return {
+            "missing": self.missing,
+            "lost": self.lost,
+            "duplicate": self.duplicate,
+            "out of order": self.out_of_order,
+        }
+
+    @property
     def succeeded(self) -> bool:
-        """Every watcher converged, and every event was written."""
-        return self.converged == self.watchers and not self.failed
+        """Every event was written, every watcher converged, and none of them was told anything wrong on the way."""
+        return self.converged == self.watchers and not any((self.wrong, self.failed, *self.faults.values()))
 
 
 def make_result(
@@ -89,6 +101,8 @@ def make_result(
         missing=verdict.missing,
         duplicate=verdict.duplicate,
         out_of_order=verdict.out_of_order,
+        lost=verdict.lost,
+        allowance_ms=verdict.allowance_us / 1e3,
         valid=not doubts,
         lateness_ms=verdict.lateness.milliseconds(),
         latency_ms=verdict.latency.milliseconds(),

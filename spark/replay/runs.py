@@ -169,7 +169,7 @@ def _replayed(
     from spark.replay.verdict import judge
 
     with console.status("counting"):
-        verdict = judge(job.read_observations(session, observations, planned.tasks))
+        verdict = judge(job.read_observations(session, observations, planned.tasks), options.window_s)
     master = str(session.sparkContext.master)
     node_seconds = usage(samples, verdict.started_us / 1e6)
     return make_result(verdict, options, planned, extent, node_seconds, environment_of(master, planned.tasks))

@@ -183,6 +183,7 @@ class _Task:
         await self._meet("settled")
         await self._observations.write_out(all_of_it=True)
         self._observations.add_rows("watcher", watchers)
+        self._observations.add_rows("absence", watching.absence_rows(settled_us))
         self._observations.add_rows(
             "task",
             [

@@ -5,12 +5,14 @@ Spark counts it all from the observations of the tasks, however many there are; 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from spark.replay.latency import expected_showings, shown_writes
+from spark.replay.fates import count_fates
+from spark.replay.latency import shown_writes
 from spark.replay.percentiles import Histogram, bucket_column
 
 if TYPE_CHECKING:
@@ -52,10 +54,12 @@ class Verdict(msgspec.Struct, frozen=True):
     missing: int  # states that they did not reach
     duplicate: int
     out_of_order: int
+    lost: int  # writes times watchers that were not shown them, though nothing can have cancelled them
     failed: int  # writes that the store refused
     skipped: int  # deletions of what was not there, as a trace with gaps has them
     showings: int  # writes times the watchers that each was shown to
     cancelled: int  # as many that were not shown, because a later write came in the same window
+    allowance_us: int  # for that: how far apart such writes may be
     after_reconnect: int  # shown in the first update after a reconnect: left out of the latency
     pushes: int
     snapshots: int
@@ -69,10 +73,6 @@ class Verdict(msgspec.Struct, frozen=True):
     tasks: tuple[TaskClock, ...]
     seconds: tuple[Second, ...]
     first_error: str | None
-
-    @property
-    def all_converged(self) -> bool:
-        return self.converged == self.watchers
 
     @property
     def coalescing_ratio(self) -> float:
@@ -98,11 +98,13 @@ class Verdict(msgspec.Struct, frozen=True):
         return doubts
 
 
-def judge(observations: DataFrame) -> Verdict:
-    """OBSERVATIONS to numbers."""
+def judge(observations: DataFrame, window_s: float = 0.05) -> Verdict:
+    """OBSERVATIONS to numbers; the server gathers changes for `window_s`."""
     totals = _totals(observations)
-    shown = shown_writes(observations).persist()
+    clocks = _clocks(observations)
+    shown = shown_writes(observations, _tolerance_us(clocks)).persist()
     try:
+        fates = count_fates(observations, shown, round(window_s * 1e6))
         measures = _measures(observations, shown)
         seconds = _seconds(observations, shown, totals.started_us)
     finally:
@@ -118,10 +120,12 @@ def judge(observations: DataFrame) -> Verdict:
         missing=totals.missing,
         duplicate=totals.duplicate,
         out_of_order=totals.out_of_order,
+        lost=fates.lost,
         failed=totals.failed,
         skipped=totals.skipped,
         showings=latency.total,
-        cancelled=max(0, expected_showings(observations) - latency.total - again - totals.missing),
+        cancelled=fates.cancelled,
+        allowance_us=fates.allowance_us,
         after_reconnect=again,
         pushes=totals.pushes,
         snapshots=totals.snapshots,
@@ -132,10 +136,15 @@ def judge(observations: DataFrame) -> Verdict:
         lateness=measures.get("lateness", nothing),
         latency=latency,
         bytes_per_watcher=measures.get("bytes", nothing),
-        tasks=_clocks(observations),
+        tasks=clocks,
         seconds=seconds,
         first_error=totals.first_error,
     )
+
+
+def _tolerance_us(clocks: Sequence[TaskClock]) -> int:
+    """By how much what is shown may seem to come before it was written: one clock is ahead, another behind."""
+    return round(2_000 * max((clock.offset_error_ms for clock in clocks), default=0.0))
 
 
 class _Totals(msgspec.Struct, frozen=True):
@@ -182,7 +191,9 @@ def _measures(observations: DataFrame, shown: DataFrame) -> dict[str, Histogram]
     """The histograms of everything that is measured, in one pass; what was never measured is not in it."""
     latency = F.when(F.col("after_reconnect"), F.lit("after_reconnect")).otherwise(F.lit("latency"))
     measured = (
-        shown.select(latency.alias("measure"), (F.col("arrival_us") - F.col("due_us")).alias("value"))
+        shown.select(
+            latency.alias("measure"), F.greatest(F.lit(0), F.col("arrival_us") - F.col("due_us")).alias("value")
+        )
         .unionByName(
             observations.where(F.col("record") == "write").select(
                 F.lit("lateness").alias("measure"), (F.col("sent_us") - F.col("due_us")).alias("value")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from sys import intern
 from typing import ClassVar, Final
 
@@ -13,7 +13,7 @@ from protocol.wire import pulsar_api_pb2 as api
 # What a frame has before an update: two sizes, the command's type, the field of the update.
 _FRAME_HEAD: Final = 4 + 4 + 2 + 2
 # Of each segment by its id: where it lies and when it was made.
-_Segments = dict[int, tuple[int, int, int]]
+Segments = Mapping[int, tuple[int, int, int]]
 
 
 def frame_size(update: api.CommandScalableTopicUpdate | api.CommandWatchScalableTopicsUpdate) -> int:
@@ -26,6 +26,8 @@ class View:
     """What both kinds of watchers count. Pushes and bytes are those after the first state, which is no push."""
 
     __slots__ = (
+        "_left_us",
+        "absences",
         "bytes",
         "cut",
         "duplicate",
@@ -55,11 +57,24 @@ class View:
         self.bytes = 0
         self.snapshots = 0
         self.reconnects = 0
+        self.absences: list[tuple[int, int]] = []  # from when until when it had no watch, in the store's time
+        self._left_us: int | None = None
 
-    def note_reconnected(self) -> None:
+    def note_left(self, now_us: int) -> None:
+        """Its connection was lost or dropped: nobody can tell it anything until the watch is opened again."""
+        if self._left_us is None:
+            self._left_us = now_us
+
+    def note_reconnected(self, now_us: int) -> None:
         """Its connection was lost, and another one opens the watch again."""
         self.reconnects += 1
+        self.end_absence(now_us)
         self.note_reopened()
+
+    def end_absence(self, now_us: int) -> None:
+        if self._left_us is not None:
+            self.absences.append((self._left_us, now_us))
+            self._left_us = None
 
     def note_reopened(self) -> None:
         """The watch is opened again: what it tells first may be older than the watch."""
@@ -146,14 +161,14 @@ class NamespaceView(View):
 
 
 class TopicView(View):
-    """The layout of one topic.
+    """The layout of one topic. The same update twice on one watch is a duplicate.
 
     The wire does not tell incarnations. A lower epoch is out of order where the layout shares a segment with the one
     shown before, made at the same time; otherwise the topic was deleted meanwhile and is another one. A server that
     goes back beyond every segment of the last layout is not found out: better than an alarm about a topic made anew.
     """
 
-    __slots__ = ("_segments", "epoch", "gone", "name", "shown_us")
+    __slots__ = ("_told", "epoch", "gone", "name", "segments", "shown_us")
 
     watches = "topic"
 
@@ -163,15 +178,19 @@ class TopicView(View):
         self.epoch = -1
         self.gone = False  # the server said so, which ends a watch
         self.shown_us = 0  # when it was first shown, in the store's time
-        self._segments: _Segments = {}
+        self.segments: Segments = {}
+        self._told = 0  # a digest of the last update
 
     def take(self, update: api.CommandScalableTopicUpdate, now_us: int) -> tuple[int, bool] | None:
         """The epoch shown, and whether that tells of a time without watch; None for the first state."""
         dag = update.dag
         segments = {s.segment_id: (s.hash_start, s.hash_end, s.created_at_ms) for s in dag.segments}
-        if dag.epoch < self.epoch and _related(segments, self._segments):
+        if dag.epoch < self.epoch and _related(segments, self.segments):
             self.out_of_order += 1
-        self.epoch, self._segments, self.gone = dag.epoch, segments, False
+        told, before = hash(update.SerializeToString(deterministic=True)), self._told
+        if told == before and not self.reopened:
+            self.duplicate += 1
+        self.epoch, self.segments, self.gone, self._told = dag.epoch, segments, False, told
         after, self.reopened = self.reopened, False
         if not self.is_known:
             self.is_known = True
@@ -184,10 +203,6 @@ class TopicView(View):
         self.gone = True
         self.reopened = False
 
-    @property
-    def segment_ids(self) -> Set[int]:
-        return self._segments.keys()
 
-
-def _related(segments: _Segments, others: _Segments) -> bool:
+def _related(segments: Segments, others: Segments) -> bool:
     return any(segment[2] and others.get(number) == segment for number, segment in segments.items())

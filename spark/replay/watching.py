@@ -108,6 +108,16 @@ class Watching:
     def rows(self, expected: Expected) -> list[dict[str, object]]:
         return [view.row(expected.missing_from(view)) for view in self.views]
 
+    def absence_rows(self, now_us: int) -> list[dict[str, object]]:
+        """One row for each time that a watcher had no watch; who has none now is taken to be away until now."""
+        for view in self.views:
+            view.end_absence(now_us)
+        return [
+            {"namespace": view.namespace, "topic": view.topic, "watcher": view.number, "left_us": left, "back_us": back}
+            for view in self.views
+            for left, back in view.absences
+        ]
+
     def check_reachable(self, error: ProtocolError) -> None:
         """A connection was not made. One of many may be, but if none is there for long, the target is gone."""
         now = trio.current_time()
@@ -209,7 +219,7 @@ class _Line:
                     if isinstance(view, TopicView) and view.gone:
                         continue
                     if view.is_known:
-                        view.note_reconnected()
+                        view.note_reconnected(self._around.clock.now_us())
                     await self._open(connection, view)
                 self.is_up = True
                 backoff.reset()
@@ -221,6 +231,9 @@ class _Line:
                 if self.is_up:
                     self._around.reachable_at = trio.current_time()
                 self.is_up = False
+                now_us = self._around.clock.now_us()
+                for view in self.views:
+                    view.note_left(now_us)
                 self._connection = self._stay = None
             if self._reason is not None:
                 raise self._reason

@@ -68,4 +68,5 @@ def test_what_a_server_recorded_is_looked_at_widened_analysed_and_replayed(tmp_p
     assert (verdict["events"], verdict["failed"], verdict["skipped"]) == (synthetic["events"], 0, 0)
     assert (verdict["watchers"], verdict["converged"]) == (12, 12)
     assert (verdict["wrong"], verdict["missing"], verdict["duplicate"], verdict["out_of_order"]) == (0, 0, 0, 0)
+    assert verdict["lost"] == 0
     assert verdict["showings"] > 0

@@ -52,6 +52,16 @@ def watcher(number: int, *, pushes: int = 0, topic: str | None = None, **more: A
     }
 
 
+def absence(number: int, left: float, back: float) -> Observation:
+    return {
+        "record": "absence",
+        "watcher": number,
+        "namespace": NAMESPACE,
+        "left_us": _us(left),
+        "back_us": _us(back),
+    }
+
+
 def task(number: int = 0, *, settled: float = 1_000, **more: Any) -> Observation:
     told = {"host": "here", "offset_us": 40, "offset_error_us": 80, "started_us": 0, "settled_us": _us(settled)}
     return {"record": "task", "task": number, "cpu_us": 500_000, **told, **more}

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -16,6 +16,7 @@ import redis
 from metadata import keys
 from metadata.embedded import SOCKET_NAME
 from tests.e2e.vela_process import Outcome, VelaServer, environment
+from tests.spark.replay.bad_server import Meddler, bad_server_beside
 from tests.spark.replay.small_traces import write_trace
 from tests.spark.small_spark import small_spark
 from tests.support.waiting import wait_until
@@ -27,10 +28,12 @@ LIMIT_S = 400.0
 class Replay:
     """A replay in the background. Its driver is ended with the block, whatever it is doing."""
 
-    def __init__(self, directory: Path, server: VelaServer, trace: Path, *flags: str, **variables: str) -> None:
+    def __init__(
+        self, directory: Path, server: VelaServer, trace: Path, *flags: str, target: str, **variables: str
+    ) -> None:
         self._socket = server.data_dir / SOCKET_NAME
         self.out = directory / "result"
-        asked = ["--target", server.pulsar_url, "--store", f"unix://{self._socket}", "--out", str(self.out), *flags]
+        asked = ["--target", target, "--store", f"unix://{self._socket}", "--out", str(self.out), *flags]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "spark", "replay", str(trace), *asked],
             cwd=Path(__file__).parents[3],
@@ -78,11 +81,18 @@ def left_in_store(socket: Path) -> list[str]:
 
 @contextmanager
 def replaying(
-    directory: Path, *flags: str, trace: Path | None = None, over_ms: int = 3_000
+    directory: Path, *flags: str, trace: Path | None = None, over_ms: int = 3_000, fault: type[Meddler] = Meddler
 ) -> Iterator[tuple[Replay, VelaServer]]:
-    """A replay with twelve watchers, on a server that serves nobody else; of a small trace unless one is given."""
+    """A replay with twelve watchers, on a server that serves nobody else; of a small trace unless one is given.
+
+    What the watchers are told passes through a proxy if the server is to have a fault.
+    """
     if trace is None:
         trace = write_trace(directory / "trace", over_ms=over_ms)
     usual = ("--speed", "1", "--watchers", "12", "--connections", "6", "--topic-share", "0.3", "--json")
-    with VelaServer.start(directory / "server") as server, Replay(directory, server, trace, *usual, *flags) as replay:
-        yield replay, server
+    with ExitStack() as stack:
+        server = stack.enter_context(VelaServer.start(directory / "server"))
+        target = server.pulsar_url
+        if fault is not Meddler:
+            target = stack.enter_context(bad_server_beside(target, fault))
+        yield stack.enter_context(Replay(directory, server, trace, *usual, *flags, target=target)), server

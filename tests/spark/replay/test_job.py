@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark.replay.bad_server import Doubling
 from tests.spark.replay.replay_process import replaying
 from tests.spark.served_recording import CHANGES, record_server
 
@@ -24,6 +25,7 @@ def test_what_a_server_recorded_is_replayed_and_the_store_is_left_as_it_was(tmp_
         told = json.loads(outcome.out)
         assert (told["watchers"], told["converged"], told["events"], told["failed"]) == (12, 12, CHANGES, 0)
         assert (told["wrong"], told["missing"], told["duplicate"], told["out_of_order"]) == (0, 0, 0, 0)
+        assert told["lost"] == 0
         assert told["valid"]
         assert told["showings"] > 0
         assert 0 < told["latency_ms"]["p50"] <= told["latency_ms"]["max"]
@@ -33,6 +35,19 @@ def test_what_a_server_recorded_is_replayed_and_the_store_is_left_as_it_was(tmp_
         assert "All 12 watchers converged" in (replay.out / "report.html").read_text()
         assert json.loads((replay.out / "result.json").read_bytes())["latency_curve"]
         assert list((replay.out / "observations").glob("*.parquet"))
+
+
+def test_server_that_tells_everything_twice_fails_the_run_though_all_watchers_converge(tmp_path: Path) -> None:
+    with replaying(tmp_path, "--master", "local[2]", "--max-lateness", "1h", fault=Doubling) as (replay, _):
+        outcome = replay.wait()
+        assert outcome.code == 1, outcome.err
+        told = json.loads(outcome.out)
+        assert (told["watchers"], told["converged"], told["wrong"], told["missing"]) == (12, 12, 0, 0)
+        # Each name of each diff once more, and nothing else; how many diffs there were depends on how busy it is here.
+        assert told["duplicate"] >= 12
+        assert (told["lost"], told["out_of_order"]) == (0, 0)
+        assert f"told wrong things: {told['duplicate']:,} duplicate." in (replay.out / "report.html").read_text()
+        assert replay.left_in_store() == []
 
 
 def test_target_that_goes_away_ends_the_run_with_its_reason(tmp_path: Path) -> None:

@@ -46,6 +46,13 @@ def test_result_file_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert read_baseline(tmp_path) == read_baseline(tmp_path / "result.json") == result()
 
 
+def test_baseline_of_a_version_that_knew_no_lost_writes_is_read(tmp_path: Path) -> None:
+    told = json.loads(as_json(result(), whole=True))
+    del told["lost"], told["allowance_ms"]
+    (tmp_path / "result.json").write_text(json.dumps(told))
+    assert read_baseline(tmp_path).lost == 0
+
+
 @pytest.mark.parametrize("content", [None, b"", b"{}", b'{"watchers": "many"}'])
 def test_baseline_that_is_none_is_refused_in_a_sentence(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
@@ -60,6 +67,8 @@ def test_baseline_that_is_none_is_refused_in_a_sentence(tmp_path: Path, content:
         ({}, "All 2 watchers converged; 99 %", "good"),
         ({"valid": False}, "do not count", "warn"),
         ({"converged": 1, "wrong": 1}, "1 of 2 watchers did not", "bad"),
+        ({"duplicate": 3}, "All 2 watchers converged, but were told wrong things: 3 duplicate.", "bad"),
+        ({"lost": 1, "out_of_order": 2}, "wrong things: 1 lost, 2 out of order.", "bad"),
         ({"failed": 3, "first_error": "The store is full."}, "3 of 30 events were not written: The store is", "bad"),
     ],
 )
@@ -70,9 +79,18 @@ def test_verdict_is_one_line(changed: dict[str, Any], said: str, state: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("changed", "succeeded"), [({}, True), ({"valid": False}, True), ({"converged": 1}, False), ({"failed": 1}, False)]
+    ("changed", "succeeded"),
+    [
+        ({}, True),
+        ({"valid": False}, True),
+        ({"cancelled": 100}, True),
+        ({"converged": 1}, False),
+        *(({fault: 1}, False) for fault in ("failed", "wrong", "missing", "duplicate", "out_of_order", "lost")),
+    ],
 )
-def test_run_succeeds_if_all_was_written_and_all_watchers_converged(changed: dict[str, Any], succeeded: bool) -> None:
+def test_run_succeeds_if_all_was_written_and_watchers_were_told_all_of_it_rightly(
+    changed: dict[str, Any], succeeded: bool
+) -> None:
     assert result(**changed).succeeded is succeeded
 
 

@@ -65,7 +65,7 @@ def replay(directory: Path, **asked: Any) -> Result:
 def test_every_watcher_converges_and_the_store_is_left_as_it_was(tmp_path: Path) -> None:
     result = replay(tmp_path, keep_observations=True)
     assert (result.watchers, result.converged, result.events, result.failed) == (12, 12, 90, 0)
-    assert (result.wrong, result.missing, result.duplicate, result.out_of_order) == (0, 0, 0, 0)
+    assert (result.wrong, result.missing, result.duplicate, result.out_of_order, result.lost) == (0, 0, 0, 0, 0)
     assert result.valid
     assert result.showings > 0
     assert 0 < result.latency_ms["p50"] <= result.latency_ms["max"]

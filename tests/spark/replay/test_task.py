@@ -233,7 +233,8 @@ async def test_layout_that_goes_back_is_found(valkey: ValkeyProcess) -> None:
 
     async with scripted_server(faulty) as target:
         plan = plan_for(target, valkey.url, namespaces=(NAMESPACE,), watchers=2, connections=2, topic_share=1.0)
-        found = await replay(plan, SEEDS[1:2])
+        value = stored.encode(stored.TopicRecord(Layout.create(1, 1)))
+        found = await replay(plan, [(0, 1, NAMESPACE, "carts", "seed", "i2", 0, value)])
     watchers = of_kind(found, "watcher")
     assert totals(watchers, "converged", "missing", "out_of_order") == (2, 0, 4)
 

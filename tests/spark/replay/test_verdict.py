@@ -145,7 +145,6 @@ def test_verdict_counts_what_was_shown_cancelled_and_shown_after_a_reconnect(spa
     assert (verdict.watchers, verdict.converged, verdict.events) == (2, 2, 4)
     assert (verdict.showings, verdict.cancelled, verdict.after_reconnect) == (1, 4, 1)
     assert verdict.latency.milliseconds()["max"] == 50
-    assert verdict.all_converged
     assert verdict.coalescing_ratio == 2
 
 
@@ -174,7 +173,6 @@ def test_verdict_adds_up_what_the_watchers_found(spark: SparkSession) -> None:
     assert (verdict.duplicate, verdict.out_of_order, verdict.reconnects, verdict.snapshots) == (1, 4, 2, 5)
     assert (verdict.events, verdict.failed, verdict.first_error) == (2, 1, "The store is full.")
     assert verdict.bytes_per_watcher.largest == 300
-    assert not verdict.all_converged
 
 
 @pytest.mark.integration

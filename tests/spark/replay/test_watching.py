@@ -15,7 +15,7 @@ from protocol.wire.pulsar_api_pb2 import BaseCommand
 from spark.profiles import ReconnectPattern
 from spark.replay.expecting import Expected, NamespaceState, TopicState
 from spark.replay.reconnects import drops
-from spark.replay.views import NamespaceView, TopicView, View, frame_size
+from spark.replay.views import NamespaceView, Segments, TopicView, View, frame_size
 
 IN_STORE = NamespaceName("public", "replay-r1-shop")
 PREFIX = f"topic://{IN_STORE}/"
@@ -52,6 +52,11 @@ def dag(epoch: int, *segments: int, created_ms: int = 1_000) -> api.CommandScala
             created_at_ms=created_ms,
         )
     return update
+
+
+def segments(*numbers: int, created_ms: int = 1_000) -> Segments:
+    """As in `dag`."""
+    return {number: (number, number, created_ms) for number in numbers}
 
 
 def namespace_view(*topics: str) -> NamespaceView:
@@ -98,7 +103,7 @@ def test_what_is_told_twice_is_counted(update: api.CommandWatchScalableTopicsUpd
 
 def test_snapshot_after_a_reconnect_tells_the_difference_and_is_marked() -> None:
     view = namespace_view("a", "b")
-    view.note_reconnected()
+    view.note_reconnected(0)
     assert view.take(snapshot("b", "c")) == (tuple(names("c")), tuple(names("a")), True)
     assert view.take(diff("d")) == (names("d"), (), False)
     assert (view.snapshots, view.reconnects) == (1, 1)
@@ -114,7 +119,7 @@ def test_watch_that_is_opened_again_on_its_connection_is_no_reconnect() -> None:
 
 def test_change_after_a_reconnect_with_the_right_hash_counts_as_any_other() -> None:
     view = namespace_view("a")
-    view.note_reconnected()
+    view.note_reconnected(0)
     assert view.take(diff("b")) == (names("b"), (), False)
 
 
@@ -161,10 +166,38 @@ def test_records_without_times_raise_no_alarm() -> None:
 
 def test_topic_is_shown_with_epoch_and_segments_of_the_store() -> None:
     view = topic_view(dag(3, 0, 1), now_us=500)
-    assert expected(state=TopicState(3, frozenset({0, 1}), 100)).missing_from(view) == 0
-    assert expected(state=TopicState(4, frozenset({0, 1}), 100)).missing_from(view) == 1
-    assert expected(state=TopicState(3, frozenset({0, 2}), 100)).missing_from(view) == 1
+    assert expected(state=TopicState(3, segments(0, 1), 100)).missing_from(view) == 0
+    assert expected(state=TopicState(4, segments(0, 1), 100)).missing_from(view) == 1
+    assert expected(state=TopicState(3, segments(0, 2), 100)).missing_from(view) == 1
     assert expected().missing_from(view) == 1
+
+
+def test_layout_of_a_topic_that_was_deleted_and_made_anew_is_not_its_layout() -> None:
+    view = topic_view(dag(0, 0), now_us=500)
+    assert expected(state=TopicState(0, segments(0), 100)).missing_from(view) == 0
+    assert expected(state=TopicState(0, segments(0, created_ms=2_000), 900)).missing_from(view) == 1
+
+
+def test_same_layout_twice_is_a_duplicate_except_after_a_reconnect() -> None:
+    view = topic_view(dag(3, 0, 1))
+    view.note_reconnected(0)
+    view.take(dag(3, 0, 1), 0)
+    assert view.duplicate == 0
+    view.take(dag(3, 0, 1), 0)
+    assert view.duplicate == 1
+    view.take(dag(4, 1, 2), 0)
+    assert view.duplicate == 1
+
+
+def test_absences_last_from_the_first_loss_until_the_watch_is_opened_again() -> None:
+    view = namespace_view("a")
+    view.note_left(10)
+    view.note_left(20)
+    view.note_reconnected(30)
+    view.note_left(40)
+    view.end_absence(50)
+    view.end_absence(60)
+    assert view.absences == [(10, 30), (40, 50)]
 
 
 def test_deleted_topic_is_shown_by_who_was_told_so() -> None:
@@ -176,10 +209,10 @@ def test_deleted_topic_is_shown_by_who_was_told_so() -> None:
 def test_who_was_told_of_a_deletion_that_never_was_misses_the_topic() -> None:
     view = topic_view(dag(3, 0, 1), now_us=500)
     view.end()
-    there_all_along = expected(state=TopicState(3, frozenset({0, 1}), created_us=100))
+    there_all_along = expected(state=TopicState(3, segments(0, 1), created_us=100))
     assert not there_all_along.was_recreated(view)
     assert there_all_along.missing_from(view) == 1
-    assert expected(state=TopicState(0, frozenset({0}), created_us=900)).was_recreated(view)
+    assert expected(state=TopicState(0, segments(0), created_us=900)).was_recreated(view)
 
 
 @pytest.mark.parametrize("topics", [0, 1, 10, 2_000])
