@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from protocol import client
 from protocol.client.acks import AckGroup
 from protocol.client.entries import ReceivedMessage
+from protocol.client.message_ids import MessageId
 from protocol.client.topic_consumer import TopicConsumer
 from protocol.errors import ProtocolError
 from tests.faults.message_history import (
@@ -20,6 +22,7 @@ from tests.faults.message_history import (
     AckSent,
     AnyEvent,
     Delivered,
+    Due,
     Failed,
     Fault,
     History,
@@ -27,8 +30,12 @@ from tests.faults.message_history import (
     Place,
     Receipt,
     Sent,
+    Sought,
     Subscription,
 )
+
+if TYPE_CHECKING:
+    from protocol.client.subscriptions import SubscriptionType
 
 # Requests and connections: longer than a busy machine needs, shorter than a run.
 REQUEST_TIMEOUT: Final = 20.0
@@ -53,23 +60,21 @@ class Recorder:
         self._subscriptions = tuple(subscriptions)
         self._begun = trio.current_time()
         self._events: list[AnyEvent] = []
-        self._delivered: dict[str, set[Message]] = {it.name: set() for it in subscriptions}
-        self._stored: set[Message] = set()
+        self._due = {it.name: Due(it.name) for it in subscriptions}
         self.pending = 0  # messages that were sent and whose outcome is not known
         self.unconfirmed = 0  # acknowledgements for whose confirmation somebody waits
 
     def note(self, event: AnyEvent) -> None:
         self._events.append(event)
+        for due in self._due.values():
+            due.note(event)
         match event:
             case Sent():
                 self.pending += 1
             case Receipt():
                 self.pending -= 1
-                self._stored.add(event.message)
             case Failed():
                 self.pending -= 1
-            case Delivered():
-                self._delivered[event.subscription].add(event.message)
 
     def fault(self, what: str) -> None:
         self.note(Fault(self.now(), what))
@@ -84,14 +89,14 @@ class Recorder:
     @property
     def settled(self) -> int:
         """How much has come for the first time, which says whether anything goes on."""
-        return sum(map(len, self._delivered.values()))
+        return sum(due.came for due in self._due.values())
 
     def missing(self) -> str:
         """What is still to come, in words; nothing if all of it has come and nobody waits for a confirmation."""
         left = [
             f"{name} lacks {len(lacking)} messages such as {min(lacking, key=str)}"
-            for name, delivered in self._delivered.items()
-            if (lacking := self._stored - delivered)
+            for name, due in self._due.items()
+            if (lacking := due.missing)
         ]
         if self.unconfirmed:
             left.append(f"{self.unconfirmed} acknowledgements are not confirmed")
@@ -177,7 +182,10 @@ class Producer:
 class Consumer:
     """Takes messages and acknowledges each in the same step; leaves and comes back when it is told to."""
 
-    def __init__(self, recorder: Recorder, subscription: str, name: str, consuming: OpenConsumer) -> None:
+    def __init__(
+        self, recorder: Recorder, subscription: str, name: str, consuming: OpenConsumer, *, holds: float = 0.0
+    ) -> None:
+        """`holds`: for how long it keeps some messages before it acknowledges them, at most."""
         self.name = name
         self._recorder = recorder
         self._subscription = subscription
@@ -188,14 +196,24 @@ class Consumer:
         self._consumer: TopicConsumer | None = None
         self._opened = _nothing
         self._stopping = False
+        self._holds = holds
+        self._wants_to_move = trio.Event()
+        self._moves = 0
+        self._is_moving = False
+        self._taken: deque[MessageId] = deque(maxlen=200)
+
+    def move(self) -> None:
+        """Move the subscription to its beginning, or to a message that was taken; for one that has it to itself."""
+        self._wants_to_move.set()
 
     def leave(self) -> None:
         """Close in order, and come back."""
         self._leaving.set()
 
     def drop(self) -> None:
-        """Hang up without a word, and come back."""
-        self._life.cancel()
+        """Hang up without a word, and come back; not while it moves, or nobody knew whether it has."""
+        if not self._is_moving:
+            self._life.cancel()
 
     def cut(self) -> None:
         """Lose all connections, and go on with others."""
@@ -236,16 +254,32 @@ class Consumer:
             # Around the consumer, whose end decides what became of its last acknowledgements.
             trio.open_nursery() as waiting,
             self._consuming(pool) as consumer,
-            trio.open_nursery() as taking,
         ):
             self._pool, self._consumer = pool, consumer
             self._opened()
             self._opened = _nothing
-            taking.start_soon(self._take_all, consumer, waiting)
-            await self._leaving.wait()
-            taking.cancel_scope.cancel()
+            while not self._leaving.is_set():
+                async with trio.open_nursery() as taking:
+                    taking.start_soon(self._take_all, consumer, waiting, chance)
+                    taking.start_soon(_cancel_after, self._wants_to_move, taking.cancel_scope)
+                    await self._leaving.wait()
+                    taking.cancel_scope.cancel()
+                if self._wants_to_move.is_set() and not self._leaving.is_set():
+                    await self._move(consumer, chance)
 
-    async def _take_all(self, consumer: TopicConsumer, waiting: trio.Nursery) -> None:
+    async def _move(self, consumer: TopicConsumer, chance: random.Random) -> None:
+        self._wants_to_move = trio.Event()
+        target = chance.choice(self._taken) if self._taken and chance.random() < 0.5 else None
+        self._moves += 1  # what is confirmed from now on may be void
+        self._is_moving = True
+        try:
+            await consumer.seek("earliest" if target is None else target)
+        finally:
+            self._is_moving = False
+        place = None if target is None else Place(target.ledger, target.index)
+        self._recorder.note(Sought(self._recorder.now(), self._subscription, self.name, place))
+
+    async def _take_all(self, consumer: TopicConsumer, waiting: trio.Nursery, chance: random.Random) -> None:
         async for message in consumer:
             where = message.message_id
             place = Place(where.ledger, where.index, where.batch_index)
@@ -253,11 +287,40 @@ class Consumer:
             segment = consumer._segment_of(where)
             asked_at = None if segment is None else self._recorder.time_of(segment.asked_at)
             self._recorder.note(Delivered(self._recorder.now(), self._subscription, self.name, said, place, asked_at))
+            self._taken.append(where)
+            if self._holds and segment is not None and chance.random() < 0.5:
+                waiting.start_soon(self._acknowledge_later, consumer, message, place, segment.asked_at, waiting, chance)
+                continue
             # In the same step: what is taken and not acknowledged when the segment moves comes again, and an
             # acknowledgement of the first copy could then be confirmed while the second one waits to be taken.
-            for group in self._acknowledge(consumer, message):
-                self._recorder.note(AckSent(self._recorder.now(), self._subscription, self.name, place))
-                waiting.start_soon(self._await_confirmation, group, place)
+            self._acknowledge_now(consumer, message, place, asked_at, waiting)
+
+    async def _acknowledge_later(
+        self,
+        consumer: TopicConsumer,
+        message: ReceivedMessage,
+        place: Place,
+        asked_at: float,
+        waiting: trio.Nursery,
+        chance: random.Random,
+    ) -> None:
+        """Unless it has another stay by then, in which the message comes again."""
+        await trio.sleep(chance.uniform(0, self._holds))
+        segment = consumer._segment_of(message.message_id)
+        if segment is not None and segment.is_attached and segment.asked_at == asked_at:
+            self._acknowledge_now(consumer, message, place, self._recorder.time_of(asked_at), waiting)
+
+    def _acknowledge_now(
+        self,
+        consumer: TopicConsumer,
+        message: ReceivedMessage,
+        place: Place,
+        asked_at: float | None,
+        waiting: trio.Nursery,
+    ) -> None:
+        for group in self._acknowledge(consumer, message):
+            self._recorder.note(AckSent(self._recorder.now(), self._subscription, self.name, place, asked_at))
+            waiting.start_soon(self._await_confirmation, group, place, self._moves)
 
     def _acknowledge(self, consumer: TopicConsumer, message: ReceivedMessage) -> list[AckGroup]:
         """What confirms it; nothing if its segment is another consumer's by now."""
@@ -266,15 +329,21 @@ class Consumer:
         group = consumer.ack_soon(message)
         return [] if group is None else [group]
 
-    async def _await_confirmation(self, group: AckGroup, place: Place) -> None:
+    async def _await_confirmation(self, group: AckGroup, place: Place, moves: int) -> None:
         self._recorder.unconfirmed += 1
         try:
             await group.wait()
-            self._recorder.note(AckConfirmed(self._recorder.now(), self._subscription, self.name, place))
+            if moves == self._moves:
+                self._recorder.note(AckConfirmed(self._recorder.now(), self._subscription, self.name, place))
         except ProtocolError:
             pass  # the message comes again, here or elsewhere
         finally:
             self._recorder.unconfirmed -= 1
+
+
+async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
 
 
 def _nothing() -> None:
@@ -298,13 +367,22 @@ def stream_consumer(recorder: Recorder, topic: str, subscription: Subscription, 
     return Consumer(recorder, subscription.name, name, consuming)
 
 
-def queue_consumer(recorder: Recorder, topic: str, subscription: Subscription, name: str) -> Consumer:
+def queue_consumer(
+    recorder: Recorder,
+    topic: str,
+    subscription: Subscription,
+    name: str,
+    kind: SubscriptionType = client.SHARED,
+    *,
+    holds: float = 0.0,
+) -> Consumer:
     consuming = partial(
         client.open_consumer,
         topic=topic,
         subscription=subscription.name,
+        kind=kind,
         name=name,
         initial_position="earliest",
         queue_size=QUEUE_SIZE,
     )
-    return Consumer(recorder, subscription.name, name, consuming)
+    return Consumer(recorder, subscription.name, name, consuming, holds=holds)

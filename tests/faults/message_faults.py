@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,11 +15,12 @@ import trio
 
 from layout import records
 from layout.layouts import Layout
-from metadata import keys, scripts
-from tests.e2e.controller_cluster import path_of
+from metadata import scripts
 from tests.e2e.forked import ForkedServer
 from tests.e2e.vela_process import SCALABLE, START_LIMIT
 from tests.faults.message_clients import Consumer, Producer, Recorder
+from tests.faults.message_history import WentBack
+from tests.faults.message_topics import Topic
 from tests.support.ports import HOST, ReservedPort
 from tests.support.processes import ValkeyProcess
 from tests.support.proxy import FaultProxy
@@ -33,8 +35,6 @@ FLAGS: Final = (
     *("--probe-interval", "200ms"),
     *("--prune-interval", "1s"),
     *("--rebalance-interval", "500ms"),
-    # What is consumed goes at once.
-    *("--message-age", "0ms"),
     *("--store-timeout", "1s"),
     *("--store-connect-timeout", "1s"),
     *("--shutdown-grace", "500ms"),
@@ -43,7 +43,7 @@ FLAGS: Final = (
 # Layouts are kept between these numbers of active segments, so that there is always something to split and to merge.
 FEWEST, MOST = 2, 6
 # Seconds between two faults of a kind, at most.
-PACE: Final = MappingProxyType({"layout": 1.0, "nodes": 3.0, "store": 3.0, "clients": 2.0})
+PACE: Final = MappingProxyType({"layout": 1.0, "nodes": 3.0, "store": 3.0, "clients": 2.0, "seeks": 1.5})
 # Calls of nodes to the store whose answers are lost now and then.
 _INTERRUPTED: Final = (scripts.APPEND_ENTRIES, scripts.SAVE_CURSORS, scripts.CLAIM_SEGMENT, scripts.RELEASE_SEGMENT)
 _STEAL: Final = """
@@ -58,12 +58,22 @@ return 1
 class Cluster:
     """Nodes on one store, each on its own way to it, that come back at the addresses they had."""
 
-    def __init__(self, store: ValkeyProcess, proxies: Sequence[FaultProxy], directory: Path, fault: str = "") -> None:
+    def __init__(
+        self,
+        store: ValkeyProcess,
+        proxies: Sequence[FaultProxy],
+        directory: Path,
+        fault: str = "",
+        *,
+        keeps: bool = False,
+    ) -> None:
+        """`keeps`: what is consumed stays, so that it can be consumed again."""
         self.store = store
         self.proxies = proxies
         self.nodes: list[ForkedServer] = []
         self._directory = directory
         self._fault = fault
+        self._age = ("--message-age", "1h" if keeps else "0ms")  # or what is consumed goes at once
         self._ports = [ReservedPort() for _ in proxies]
         self._started = 0
         self.ended: list[ForkedServer] = []
@@ -90,6 +100,7 @@ class Cluster:
             *("--listen", f"{HOST}:{self._ports[index].number}"),
             *("--store", self.proxies[index].url),
             *FLAGS,
+            *self._age,
             fault=self._fault,
         )
 
@@ -106,12 +117,15 @@ class Faults:
     def __init__(
         self,
         cluster: Cluster,
-        topic: str,
+        topic: Topic,
         producers: Sequence[Producer],
         consumers: Sequence[Consumer],
         recorder: Recorder,
         chance: random.Random,
         http: httpx.AsyncClient,
+        *,
+        seeker: Consumer | None = None,
+        goes_back: bool = False,
     ) -> None:
         self._cluster = cluster
         self._topic = topic
@@ -120,6 +134,8 @@ class Faults:
         self._recorder = recorder
         self._chance = chance
         self._http = http
+        self._seeker = seeker
+        self._goes_back = goes_back
         # A node needs the store to start, and who looks into the store must not wait for it.
         self._store_needed = trio.Lock()
         self._stopping = trio.Event()
@@ -129,13 +145,24 @@ class Faults:
         async with trio.open_nursery() as nursery:
             for kind, choices in self._kinds().items():
                 nursery.start_soon(self._go_on, kind, choices)
+            if self._goes_back:
+                await trio.sleep(seconds / 3)
+                nursery.start_soon(self._forget, seconds / 3)
+                seconds *= 2 / 3
             await trio.sleep(seconds)
             self._stopping.set()
         self._recorder.fault("no more faults")
 
     def _kinds(self) -> Mapping[str, Sequence[Callable[[], Awaitable[None]]]]:
+        clients = [self._close_consumer, self._drop_consumer, self._cut_client, self._cut_client]
+        if self._goes_back:
+            # Nothing that keeps what the store has forgotten on its way for longer.
+            return {"clients": clients}
+        seeking = {} if self._seeker is None else {"seeks": [self._seek]}
+        moving = {"layout": [self._split_or_merge]} if self._topic.kind == "scalable" and not seeking else {}
         return {
-            "layout": [self._split_or_merge],
+            **seeking,
+            **moving,
             "nodes": [self._kill_node, self._kill_node, self._stop_node, self._pause_node],
             "store": [
                 self._kill_store,
@@ -146,7 +173,7 @@ class Faults:
                 self._steal_segment,
                 self._steal_segment,
             ],
-            "clients": [self._close_consumer, self._drop_consumer, self._cut_client, self._cut_client],
+            "clients": clients,
         }
 
     async def _go_on(self, kind: str, choices: Sequence[Callable[[], Awaitable[None]]]) -> None:
@@ -170,7 +197,9 @@ class Faults:
         if not running:
             return
         try:
-            answer = await self._http.post(f"{self._chance.choice(running).http_url}{SCALABLE}/{self._topic}/{action}")
+            answer = await self._http.post(
+                f"{self._chance.choice(running).http_url}{SCALABLE}/{self._topic.local}/{action}"
+            )
             outcome = str(answer.status_code)
         except httpx.HTTPError as error:
             outcome = type(error).__name__
@@ -178,7 +207,7 @@ class Faults:
 
     async def _layout(self) -> Layout:
         async with self._store_needed:
-            value = self._cluster.store.command("HGET", keys.record_key(path_of(self._topic)), "value")
+            value = self._cluster.store.command("HGET", self._topic.record_key, "value")
         return records.decode_layout(value)
 
     # Nodes. One at a time.
@@ -256,15 +285,35 @@ class Faults:
 
     async def _steal_segment(self) -> None:
         """A segment is claimed by somebody who is gone at once."""
-        layout = await self._layout()
-        segment = self._chance.choice(list(layout.segments.values()))
-        key = keys.segment_key(path_of(self._topic), segment.descriptor)
+        layout = await self._layout() if self._topic.kind == "scalable" else None
+        key = self._chance.choice(self._topic.log_keys(layout))
         async with self._store_needed:
             stolen = self._cluster.store.command("EVAL", _STEAL, 1, key)
         if stolen:
-            self._recorder.fault(f"segment {segment.segment_id} is stolen from its owner")
+            self._recorder.fault(f"{key.decode()} is stolen from its owner")
+
+    async def _forget(self, seconds: float) -> None:
+        """The store is as it was some time ago, as after a fail-over to a replica that lagged behind."""
+        store = self._cluster.store
+        files, copy = store.directory / "appendonlydir", store.directory / "copy"
+        to = self._recorder.now()
+        # A command that is cut in the middle is left out when it is loaded.
+        await trio.to_thread.run_sync(partial(shutil.copytree, files, copy))
+        await trio.sleep(seconds)
+        async with self._store_needed:
+            await trio.to_thread.run_sync(store.kill)
+            await trio.to_thread.run_sync(shutil.rmtree, files)
+            await trio.to_thread.run_sync(copy.rename, files)
+            await trio.to_thread.run_sync(store.start)
+        self._recorder.note(WentBack(self._recorder.now(), to))
+        self._recorder.fault("the store went back")
 
     # Clients.
+
+    async def _seek(self) -> None:
+        assert self._seeker is not None
+        self._recorder.fault(f"{self._seeker.name} moves")
+        self._seeker.move()
 
     async def _cut_client(self) -> None:
         clients: list[Producer | Consumer] = [*self._producers, *self._consumers]

@@ -86,6 +86,7 @@ class AckSent(Event, frozen=True, tag="ack"):
     subscription: str
     consumer: str
     place: Place
+    asked_at: float | None = None  # as above, of the stay in which it was sent
 
 
 class AckConfirmed(Event, frozen=True, tag="confirmed"):
@@ -94,18 +95,40 @@ class AckConfirmed(Event, frozen=True, tag="confirmed"):
     place: Place
 
 
+class Sought(Event, frozen=True, tag="sought"):
+    """The server said that a subscription was moved: to its beginning, or to a place in one log.
+
+    Whoever moves it takes nothing from the moment of asking until this.
+    """
+
+    subscription: str
+    consumer: str
+    place: Place | None
+
+
+class WentBack(Event, frozen=True, tag="went-back"):
+    """The store is as it was at an earlier moment, and forgot whatever it confirmed since."""
+
+    to: float
+
+    def forgot(self, event: Event) -> bool:
+        """Whether it may have forgotten what this tells of."""
+        return self.to < event.at <= self.at + ON_THE_WAY
+
+
 class Fault(Event, frozen=True, tag="fault"):
     """Something was done to the servers, the store or the topic."""
 
     what: str
 
 
-AnyEvent = Sent | Receipt | Failed | Delivered | AckSent | AckConfirmed | Fault
+AnyEvent = Sent | Receipt | Failed | Delivered | AckSent | AckConfirmed | Sought | WentBack | Fault
 
 
 class Subscription(msgspec.Struct, frozen=True):
     name: str
     ordered: bool  # one consumer at a time has a segment, and no segment before all before it
+    keyed: bool = False  # several share a log, and one of them at a time has a key: in order within each log
 
 
 class History(msgspec.Struct, frozen=True):
@@ -141,10 +164,65 @@ def violations(history: History) -> list[str]:
         *(
             text
             for subscription in history.subscriptions
-            if subscription.ordered
+            if subscription.keyed
+            for text in _shared_keys(history, subscription)
+        ),
+        *(
+            text
+            for subscription in history.subscriptions
+            if subscription.ordered or subscription.keyed
             for text in _out_of_order(history, subscription)
         ),
     ]
+
+
+def is_before(place: Place, target: Place | None) -> bool:
+    """Whether a subscription that is moved to the target leaves this place alone: it is behind it, or elsewhere."""
+    return target is not None and (place.ledger != target.ledger or place.index < target.index)
+
+
+class Due:
+    """What one subscription has still to be given, while a history goes on."""
+
+    def __init__(self, subscription: str) -> None:
+        self._subscription = subscription
+        self._stored: dict[Message, Receipt] = {}
+        self._came: dict[Message, Place] = {}
+        self._floors: dict[int, int] = {}  # by log: what is below was skipped
+        self._back: list[WentBack] = []
+
+    @property
+    def missing(self) -> set[Message]:
+        return {message for message, receipt in self._stored.items() if not self._is_settled(message, receipt)}
+
+    @property
+    def came(self) -> int:
+        return len(self._came)
+
+    def note(self, event: AnyEvent) -> None:
+        match event:
+            case Receipt() if not any(it.forgot(event) for it in self._back):
+                self._stored[event.message] = event
+            case Delivered() if event.subscription == self._subscription:
+                self._came[event.message] = event.place
+            case Sought() if event.subscription == self._subscription:
+                self._came = {it: place for it, place in self._came.items() if is_before(place, event.place)}
+                if event.place is None:
+                    self._floors.clear()
+                else:
+                    # The message at the place itself comes or not, as its batch does.
+                    self._floors[event.place.ledger] = event.place.index + 1
+            case WentBack():
+                self._back.append(event)
+                self._stored = {it: receipt for it, receipt in self._stored.items() if not event.forgot(receipt)}
+
+    def _is_settled(self, message: Message, receipt: Receipt) -> bool:
+        place = receipt.place
+        return message in self._came or (place is not None and place.index < self._floors.get(place.ledger, 0))
+
+
+def _forgotten(history: History, event: Event) -> bool:
+    return any(it.forgot(event) for it in history.events if isinstance(it, WentBack))
 
 
 def receipts(history: History) -> dict[Message, Receipt]:
@@ -175,7 +253,7 @@ def _shared_places(history: History) -> Iterator[str]:
     """One id stands for one message, for good."""
     holders: dict[Place, Message] = {}
     for event in history.events:
-        if isinstance(event, Receipt | Delivered) and event.place is not None:
+        if isinstance(event, Receipt | Delivered) and event.place is not None and not _forgotten(history, event):
             holder = holders.setdefault(event.place, event.message)
             if holder != event.message:
                 yield f"{event.place} is the place of {holder} and of {event.message}"
@@ -189,7 +267,7 @@ def _doubled(history: History) -> Iterator[str]:
     """
     places: dict[tuple[Message, int], Place] = {}
     for event in history.events:
-        if isinstance(event, Receipt | Delivered) and event.place is not None:
+        if isinstance(event, Receipt | Delivered) and event.place is not None and not _forgotten(history, event):
             first = places.setdefault((event.message, event.place.ledger), event.place)
             if first != event.place:
                 yield f"{event.message} stands in one log twice, at {first} and at {event.place}"
@@ -200,9 +278,16 @@ def _lost(history: History, subscription: Subscription) -> Iterator[str]:
     came: dict[Message, set[Place]] = {}
     for event in deliveries(history, subscription.name):
         came.setdefault(event.message, set()).add(event.place)
+    due = Due(subscription.name)
+    for event in history.events:
+        due.note(event)
     for message, receipt in receipts(history).items():
+        if _forgotten(history, receipt):
+            continue
         if message not in came:
             yield f"{message} was stored at {receipt.place} and never came to {subscription.name}"
+        elif message in due.missing:
+            yield f"{message} at {receipt.place} never came to {subscription.name} again after it was moved before that"
         elif receipt.place is not None and receipt.place not in came[message]:
             others = ", ".join(sorted(map(str, came[message])))
             yield f"{message} was stored at {receipt.place}, and came to {subscription.name} from {others} only"
@@ -216,10 +301,14 @@ def _come_back(history: History, subscription: Subscription) -> Iterator[str]:
     """
     confirmed: dict[Place, AckConfirmed] = {}
     slack = 0.0 if subscription.ordered else ON_THE_WAY
+    forgot = [event for event in history.events if isinstance(event, WentBack)]
     for event in history.events:
         match event:
             case AckConfirmed() if event.subscription == subscription.name:
-                confirmed.setdefault(event.place, event)
+                if not any(it.forgot(event) for it in forgot):
+                    confirmed.setdefault(event.place, event)
+            case Sought() if event.subscription == subscription.name:
+                confirmed = {place: ack for place, ack in confirmed.items() if is_before(place, event.place)}
             case Delivered() if event.subscription == subscription.name and event.place in confirmed:
                 before = confirmed[event.place]
                 has_asked_since = event.asked_at is not None and event.asked_at > before.at
@@ -234,12 +323,42 @@ def _repeated(history: History) -> Iterator[str]:
     """Nothing is sent twice during one stay of a consumer: none of them asks for anything again."""
     came: set[tuple[str, str, float, Place]] = set()
     for event in history.events:
-        if isinstance(event, Delivered) and event.asked_at is not None:
+        if isinstance(event, Sought):
+            came = {delivery for delivery in came if delivery[0] != event.subscription}
+        elif isinstance(event, Delivered) and event.asked_at is not None:
             delivery = (event.subscription, event.consumer, event.asked_at, event.place)
             if delivery in came:
                 where = f"{event.consumer} of {event.subscription}"
                 yield f"{event.message} at {event.place} came to {where} twice in a row"
             came.add(delivery)
+
+
+def _shared_keys(history: History, subscription: Subscription) -> Iterator[str]:
+    """While a consumer has messages of a key that it has not acknowledged, no other one is given later ones.
+
+    Of consumers that stayed where they were between a delivery and its acknowledgement: whoever lost its place, or its
+    owner, may still have in hand what others were given meanwhile.
+    """
+    acks = {
+        (event.consumer, event.place, event.asked_at): number
+        for number, event in enumerate(history.events)
+        if isinstance(event, AckSent) and event.subscription == subscription.name
+    }
+    held: dict[tuple[str, int], list[tuple[Delivered, int]]] = {}  # by key and log, with the number of the ack
+    for number, event in enumerate(history.events):
+        if not isinstance(event, Delivered) or event.subscription != subscription.name:
+            continue
+        line = event.message.key, event.place.ledger
+        others = held[line] = [it for it in held.get(line, []) if it[1] > number]
+        for other, _ in others:
+            if other.consumer != event.consumer and other.place.index < event.place.index:
+                yield (
+                    f"{event.message} at {event.place} came to {event.consumer} of {subscription.name} while "
+                    f"{other.consumer} had {other.message} at {other.place} of the same key"
+                )
+        acked = acks.get((event.consumer, event.place, event.asked_at))
+        if event.asked_at is not None and acked is not None:
+            others.append((event, acked))
 
 
 def _out_of_order(history: History, subscription: Subscription) -> Iterator[str]:
@@ -249,17 +368,19 @@ def _out_of_order(history: History, subscription: Subscription) -> Iterator[str]
     """
     acknowledged = receipts(history)
     seen: set[Message] = set()
-    newest: dict[tuple[str, str], Delivered] = {}
+    newest: dict[tuple[str, str, int], Delivered] = {}
     for event in deliveries(history, subscription.name):
         message = event.message
         if message in seen or message not in acknowledged:
             continue
         seen.add(message)
-        before = newest.get((message.producer, message.key))
+        # Who shares the logs of a topic has a child without waiting for its parents.
+        line = message.producer, message.key, event.place.ledger if subscription.keyed else 0
+        before = newest.get(line)
         if before is not None and before.message.number > message.number:
             yield (
                 f"{message} at {event.place} came to {event.consumer} of {subscription.name} after {before.message} "
                 f"at {before.place}, which {before.consumer} got {event.at - before.at:.3f} s earlier"
             )
         else:
-            newest[message.producer, message.key] = event
+            newest[line] = event

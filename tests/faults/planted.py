@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from metadata.segment_logs import SegmentLogs
 from segments.appending import Appender, Sent
+from segments.dispatch.key_owners import SplitByServer
+from segments.open_log import OpenLog
 
 # How often what is broken does not work.
 OFTEN: Final = 0.2
@@ -54,8 +56,28 @@ def _spoil_pairs(spoiled: Callable[[bytes, bytes], tuple[bytes, bytes]]) -> None
     Appender._take = broken  # type: ignore[method-assign,assignment]
 
 
+def share_keys() -> None:
+    """Let the keys of a Key_Shared subscription go round its consumers."""
+
+    def broken(owners: SplitByServer[Any], slot: int) -> Any:
+        return random.choice(list(owners._seats.values())) if owners._seats else None
+
+    SplitByServer.owner = broken  # type: ignore[method-assign,assignment]
+
+
+def ignore_seeks() -> None:
+    """Say that a subscription was moved, and leave it where it is."""
+
+    async def broken(*_: Any) -> None:
+        pass
+
+    OpenLog.seek = broken  # type: ignore[method-assign,assignment]
+
+
 FAULTS: Final[Mapping[str, Callable[[], None]]] = {
     "acknowledgements": forget_acknowledgements,
     "messages": lose_messages,
     "order": exchange_messages,
+    "keys": share_keys,
+    "seeks": ignore_seeks,
 }

@@ -24,12 +24,15 @@ from tests.faults.message_history import (
     Place,
     Receipt,
     Sent,
+    Sought,
     Subscription,
+    WentBack,
     violations,
 )
 
 STREAM: Final = Subscription("stream", ordered=True)
 QUEUE: Final = Subscription("queue", ordered=False)
+KEYS: Final = Subscription("keys", ordered=False, keyed=True)
 FIRST, SECOND, OTHER = Message("p0", "k0", 0), Message("p0", "k0", 1), Message("p0", "k1", 2)
 
 
@@ -180,6 +183,78 @@ def test_message_does_not_come_twice_in_one_stay(subscription: Subscription) -> 
     assert only(found) == f"p0/k0/0 at 7:0 came to c0 of {subscription.name} twice in a row"
     again = msgspec.structs.replace(twice[1], asked_at=0.6)
     assert not violations(history(*sent(ONE), twice[0], again, subscriptions=(subscription,)))
+
+
+def test_key_is_not_given_to_two_consumers_at_once() -> None:
+    first, second = given_to(ONE, KEYS, "c0", 0.5), given_to(TWO, KEYS, "c1", 0.5)
+    ack = AckSent(0, KEYS.name, "c0", ONE.place, 0.5)
+    found = only(violations(history(*sent(ONE, TWO), first, second, ack, subscriptions=(KEYS,))))
+    assert found == "p0/k0/1 at 7:1 came to c1 of keys while c0 had p0/k0/0 at 7:0 of the same key"
+    assert not violations(history(*sent(ONE, TWO), first, ack, second, subscriptions=(KEYS,)))
+
+
+def test_key_may_be_with_another_consumer_once_its_holder_lost_its_place() -> None:
+    first, second = given_to(ONE, KEYS, "c0", 0.5), given_to(TWO, KEYS, "c1", 0.5)
+    in_another_stay = AckSent(0, KEYS.name, "c0", ONE.place, 0.6)
+    assert not violations(history(*sent(ONE, TWO), first, second, in_another_stay, subscriptions=(KEYS,)))
+
+
+def test_keys_are_in_order_within_a_log_and_not_across_logs() -> None:
+    elsewhere = Stored(SECOND, Place(8, 0))
+    both = (*sent(ONE, TWO), given_to(TWO, KEYS), given_to(ONE, KEYS))
+    assert "came to c0 of keys after" in only(violations(history(*both, subscriptions=(KEYS,))))
+    apart = (*sent(ONE, elsewhere), given_to(elsewhere, KEYS), given_to(ONE, KEYS))
+    assert not violations(history(*apart, subscriptions=(KEYS,)))
+
+
+def taken(*stored: Stored) -> list[AnyEvent]:
+    return [event for it in stored for event in (given_to(it, QUEUE, asked_at=0.5), *acked(it, QUEUE))]
+
+
+def moved(place: Place | None) -> Sought:
+    return Sought(0, QUEUE.name, "c0", place)
+
+
+def test_everything_comes_again_after_a_move_to_the_beginning() -> None:
+    before = (*sent(ONE, TWO), *taken(ONE, TWO), moved(None))
+    assert not violations(history(*before, *taken(ONE, TWO), subscriptions=(QUEUE,)))
+    found = only(violations(history(*before, *taken(TWO), subscriptions=(QUEUE,))))
+    assert found == "p0/k0/0 at 7:0 never came to queue again after it was moved before that"
+
+
+def test_move_to_a_message_leaves_alone_what_is_behind_it_and_elsewhere() -> None:
+    last = Stored(Message("p0", "k0", 9), Place(7, 2))
+    before = (*sent(ONE, TWO, last, THREE), *taken(ONE, TWO, last, THREE), moved(TWO.place))
+    assert not violations(history(*before, *taken(TWO, last), subscriptions=(QUEUE,)))
+    assert not violations(history(*before, *taken(last), subscriptions=(QUEUE,)))
+    assert "p0/k0/9 at 7:2 never came to queue again" in only(violations(history(*before, subscriptions=(QUEUE,))))
+    for untouched in (ONE, THREE):
+        again = given_to(untouched, QUEUE, asked_at=9.0)
+        found = violations(history(*before, *taken(last), again, subscriptions=(QUEUE,)))
+        assert f"{untouched.message} at {untouched.place} came back" in only(found)
+
+
+def test_store_that_went_back_may_forget_what_it_confirmed_since_and_nothing_else() -> None:
+    other = Stored(OTHER, TWO.place)
+    events = history(
+        *sent(ONE),
+        given_to(ONE),
+        *acked(ONE),
+        *sent(TWO),
+        WentBack(0, 0),
+        *sent(other),
+        given_to(other),
+    ).events
+    back = next(number for number, event in enumerate(events) if isinstance(event, WentBack))
+    to = (events[back - 3].at + events[back - 2].at) / 2  # before TWO was sent
+    later = [msgspec.structs.replace(event, at=event.at + ON_THE_WAY + 1) for event in events[back + 1 :]]
+    whole = (*events[:back], msgspec.structs.replace(events[back], to=to), *later)
+    assert not violations(History((STREAM,), whole))
+    returned = msgspec.structs.replace(given_to(ONE), at=later[-1].at + 1)
+    assert "came back" in only(violations(History((STREAM,), (*whole, returned))))
+    another = Stored(Message("p1", "k0", 0), THREE.place)
+    unseen = [msgspec.structs.replace(event, at=later[-1].at + 1) for event in sent(another)]
+    assert "never came to stream" in only(violations(History((STREAM,), (*whole, *unseen))))
 
 
 def test_two_messages_with_one_receipt() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -35,19 +35,42 @@ async def test_messages_survive_faults_on_redis(seed: int, tmp_path: Path) -> No
     check(await run(Plan(seed, seconds=6.0, program=redis_program()), tmp_path), tmp_path)
 
 
+# What each seed of these runs is about: other kinds of topics, subscriptions that are moved, a store that goes back.
+VARIANTS: Final[dict[str, dict[str, Any]]] = {
+    "classic": {"topic": "classic"},
+    "partitioned": {"topic": "partitioned"},
+    "seeks": {"seeks": True},
+    "seeks in partitions": {"seeks": True, "topic": "partitioned"},
+    "goes back": {"goes_back": True},
+}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("variant", VARIANTS)
+async def test_messages_survive_faults_on_other_topics_and_through_seeks_and_rollbacks(
+    variant: str, tmp_path: Path
+) -> None:
+    check(await run(Plan(1, seconds=6.0, **VARIANTS[variant]), tmp_path), tmp_path)
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    ("planted", "seen_as"),
+    ("planted", "seen_as", "variant"),
     [
-        ("acknowledgements", "came back"),
-        ("messages", "never came to"),
-        ("order", "of stream after"),
+        ("acknowledgements", "came back", {}),
+        ("messages", "never came to", {}),
+        ("order", "of stream after", {}),
+        ("keys", "of the same key", {"topic": "classic"}),
+        ("seeks", "again after it was moved", {"seeks": True}),
     ],
 )
-async def test_servers_that_are_broken_are_found_out(planted: str, seen_as: str, tmp_path: Path) -> None:
+async def test_servers_that_are_broken_are_found_out(
+    planted: str, seen_as: str, variant: dict[str, Any], tmp_path: Path
+) -> None:
     """Not in every run: a fault has to meet another one."""
     for attempt in range(BROKEN_RUNS):
-        history = await run(Plan(attempt, seconds=6.0, settle_limit=10.0, planted=planted), tmp_path / str(attempt))
+        plan = Plan(attempt, seconds=6.0, settle_limit=10.0, planted=planted, **variant)
+        history = await run(plan, tmp_path / str(attempt))
         if any(seen_as in text for text in violations(history)):
             return
     pytest.fail(f"nothing was found in {BROKEN_RUNS} runs")
@@ -57,6 +80,15 @@ async def test_servers_that_are_broken_are_found_out(planted: str, seen_as: str,
 @pytest.mark.parametrize("seed", range(SHORT_RUNS, SHORT_RUNS + LONG_RUNS))
 async def test_messages_survive_long_faults(seed: int, tmp_path: Path) -> None:
     check(await run(Plan(seed, seconds=10.0), tmp_path), tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("seed", range(SHORT_RUNS, SHORT_RUNS + LONG_RUNS // 10))
+async def test_messages_survive_long_faults_on_other_topics_and_through_seeks_and_rollbacks(
+    seed: int, variant: str, tmp_path: Path
+) -> None:
+    check(await run(Plan(seed, seconds=10.0, **VARIANTS[variant]), tmp_path), tmp_path)
 
 
 def check(history: History, directory: Path) -> None:
