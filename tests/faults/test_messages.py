@@ -50,7 +50,7 @@ VARIANTS: Final[dict[str, dict[str, Any]]] = {
 async def test_messages_survive_faults_on_other_topics_and_through_seeks_and_rollbacks(
     variant: str, tmp_path: Path
 ) -> None:
-    check(await run(Plan(1, seconds=6.0, **VARIANTS[variant]), tmp_path), tmp_path)
+    check(await run(Plan(1, seconds=4.0, producers=2, rate=10.0, **VARIANTS[variant]), tmp_path), tmp_path)
 
 
 @pytest.mark.integration
