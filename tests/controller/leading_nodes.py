@@ -25,7 +25,7 @@ TOPIC = TopicName.parse("topic://public/default/orders")
 PATH = keys.path_of(TOPIC)
 # No regular look finds anything within a test.
 LONG = 600.0
-SETTINGS: dict[str, Any] = {"consumer_grace": LONG, "prune_interval": LONG, "message_age": 0.0, "session_lease": 1.0}
+SETTINGS: dict[str, Any] = {"consumer_grace": LONG, "prune_interval": LONG, "message_age": 0.0, "session_lease": 4.0}
 
 
 async def leader_of(node: Node, topic: TopicName = TOPIC) -> Leader | None:

@@ -122,7 +122,7 @@ async def test_after_the_store_lost_its_last_writes_there_is_one_leader_and_ever
             await leading.leaders.as_leader(TOPIC, do_nothing)
             await roll_back(valkey, copy)
             await until_shared(consumers, range(4), within=30)
-            assert [first.leaders.leads(TOPIC), second.leaders.leads(TOPIC)].count(True) == 1
+            await eventually(lambda: first.leaders.leads(TOPIC) != second.leaders.leads(TOPIC))
             await transitions_of(second).split(TOPIC, 0)
             await until_shared(consumers, [1, 2, 3, 4, 5])
 
@@ -153,8 +153,8 @@ async def test_the_topics_of_a_dead_node_are_shared_by_those_who_are_left(valkey
     count = 200
     topics = [TopicName.scalable("public", "default", f"topic-{number}") for number in range(count)]
     async with (
-        cut_off_pair(valkey, session_lease=2.0) as (first, second, proxy),
-        running_node(valkey.url, **(SETTINGS | {"session_lease": 2.0})) as third,
+        cut_off_pair(valkey, session_lease=4.0) as (first, second, proxy),
+        running_node(valkey.url, **(SETTINGS | {"session_lease": 4.0})) as third,
     ):
         for topic in topics:
             await transitions_of(second).create(topic, 1)

@@ -128,7 +128,7 @@ def report(runs: Sequence[Run], file: str) -> str:
             f"beside busy loops; green {tally.green_since} times since",
             f"  last at {tally.last_red.commit}: {tally.reason}",
             f"  the same order again: {shlex.join(tally.last_red.command)}",
-            f"  this test alone: make flakes RUNS=50 ARGS={shlex.quote(shlex.quote(tally.test))}",
+            f'  this test alone: make flakes RUNS=50 ARGS="{shlex.quote(tally.test)}"',
         ]
     for run in unfinished:
         lines += ["", f"A run did not come to its end: {summary_of(run)}", f"  {shlex.join(run.command)}"]

@@ -78,4 +78,4 @@ def test_tour_prints_the_orders_of_each_customer_in_their_order(own_server: Vela
             found = re.fullmatch("([a-z]+): order ([0-9]+)", line)
             assert found is not None, printed
             of_customer.setdefault(found[1], []).append(int(found[2]))
-        assert of_customer == {"anna": [0, 3, 6, 9], "ben": [1, 4, 7], "carla": [2, 5, 8]}
+        assert of_customer == {"anna": [0, 3, 6, 9], "ben": [1, 4, 7], "carla": [2, 5, 8]}, own_server.err
