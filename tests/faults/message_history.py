@@ -276,8 +276,8 @@ def _doubled(history: History) -> Iterator[str]:
 def _lost(history: History, subscription: Subscription) -> Iterator[str]:
     """Every acknowledged message comes to every subscription, from the place that its receipt names."""
     came: dict[Message, set[Place]] = {}
-    for event in deliveries(history, subscription.name):
-        came.setdefault(event.message, set()).add(event.place)
+    for delivery in deliveries(history, subscription.name):
+        came.setdefault(delivery.message, set()).add(delivery.place)
     due = Due(subscription.name)
     for event in history.events:
         due.note(event)
