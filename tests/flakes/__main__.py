@@ -99,7 +99,8 @@ def main(argv: Sequence[str], run: Callable[..., tuple[int | None, float]] = run
         interrupted = True
     runs = parse_runs(results.read_bytes())
     print(f"\n{report(runs, str(results))}")
-    these = runs[first:]
+    # Without the halves that had nothing to run.
+    these = [each for each in runs[first:] if each.exit_code != 5]
     print(f"\nOf this call: {len(these)} runs, {sum(each.is_clean for each in these)} clean.")
     if interrupted:
         return INTERRUPTED
