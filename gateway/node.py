@@ -37,7 +37,7 @@ from gateway.recorder.recorder import Recorder
 from gateway.recorder.recording import recording_of
 from gateway.settings import Settings
 from gateway.supervision import supervised
-from metadata import keys
+from metadata import keys, scripts
 from metadata.errors import TopicExists
 from metadata.feed import ChangeFeed
 from metadata.lanes import Timeouts
@@ -45,6 +45,7 @@ from metadata.leadership import Leaderships
 from metadata.node_sessions import NodeSession, forget_sessions
 from metadata.peers import Peers
 from metadata.registrations import RegistrationLimits, Registrations
+from metadata.scripts import Script
 from metadata.store import TopicStore, open_store
 from metadata.unwrap import unwrapped
 from protocol.names import PERSISTENT, NamespaceName, TopicName
@@ -184,9 +185,11 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 frame_limit=settings.max_message_size,
             )
 
-            def written(bucket: int, path: str, classic: bool) -> None:
-                readback.written(bucket, path)
-                if classic:
+            def written(bucket: int, path: str, script: Script) -> None:
+                # A classic topic is none of a namespace watch, but its layout may be watched.
+                if script not in scripts.OF_CLASSIC_ONLY or hub.wants(bucket, path):
+                    readback.written(bucket, path)
+                if script in scripts.OF_CLASSIC:
                     topic_lists.written(bucket, path)
 
             store.on_write = written

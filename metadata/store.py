@@ -49,8 +49,8 @@ _PAGE: Final = 1_000
 
 # Where a bucket lists the topics of a namespace: scalable ones, unless another index is named.
 IndexKey = Callable[[int, NamespaceName], bytes]
-# Hears of every write of ours that changes a topic, when it is through: bucket, path, and whether it is a classic one.
-WriteListener = Callable[[int, str, bool], None]
+# Hears of every write of ours that changes a topic, when it is through: bucket, path, and what was done.
+WriteListener = Callable[[int, str, scripts.Script], None]
 
 
 class _EpochJson(msgspec.Struct):
@@ -73,7 +73,7 @@ class TopicStore:
         self.leases = Lane("leases", self.directory, timeouts, scripts=scripts.ALL)
         self.identity = Identity(self.directory, self.commands, self.bulk)
         self.change_log_length = change_log_length
-        self.on_write: WriteListener = lambda bucket, path, classic: None
+        self.on_write: WriteListener = lambda bucket, path, script: None
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
@@ -378,7 +378,7 @@ class TopicStore:
             return await self._write(bucket, script, script_keys, args, written=written)
         finally:
             # Before anybody is answered, and also where the outcome is "exists": who is told that may go and look.
-            self.on_write(bucket, path, script in scripts.OF_CLASSIC)
+            self.on_write(bucket, path, script)
 
     async def _write(
         self,

@@ -117,7 +117,7 @@ ALL = (
     FIND_TIME,
     FIND_PUBLISHED,
 )
-# Those whose entry in the change log is about a classic topic.
+# Those that change a classic topic, and those of them that change nothing else.
 OF_CLASSIC = frozenset(
     {
         CREATE_CLASSIC,
@@ -129,5 +129,6 @@ OF_CLASSIC = frozenset(
         MIGRATE_TOPIC,
     }
 )
+OF_CLASSIC_ONLY = OF_CLASSIC - {MIGRATE_TOPIC}
 OF_BULK = (COLLECT_GARBAGE, READ_ENTRIES, FIND_TIME, FIND_PUBLISHED)
 _BY_SHA = {script.sha: script for script in ALL}

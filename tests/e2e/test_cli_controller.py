@@ -51,7 +51,7 @@ class CommandLine:
 def test_commands_as_a_user_starts_them(server: VelaServer, topic: str) -> None:
     server.create(topic)
     name, odd = f"topic://public/default/{topic}", "日本 / ü"
-    created = run_vela("subscriptions", "create", topic, odd, variables=server.for_clients)
+    created = run_vela("subscriptions", "create", topic, odd, "--type", "stream", variables=server.for_clients)
     assert created == Outcome(0, f"{name} has the stream subscription {odd} now.\n", "")
     shown = run_vela("topics", "consumers", topic, variables=server.for_clients)
     assert (shown.code, shown.err) == (0, "")
@@ -65,10 +65,11 @@ def test_subscription_from_its_creation_to_its_end(server: VelaServer, topic: st
     cli, name = CommandLine(server), f"topic://public/default/{topic}"
     server.create(topic, segments=2)
     assert cli.done("subscriptions", "list", topic) == ""
-    assert cli.done("subscriptions", "create", topic, "billing") == (
+    assert cli.done("subscriptions", "create", topic, "billing") == f"{name} has the subscription billing now.\n"
+    assert [row[:3] for row in cli.rows("subscriptions", "list", topic)] == [["billing", "open", "0"]]
+    assert cli.done("subscriptions", "create", topic, "billing", "--type", "stream") == (
         f"{name} has the stream subscription billing now.\n"
     )
-    cli.done("subscriptions", "create", topic, "billing", "--type", "stream")
     cli.done("subscriptions", "create", topic, "mails", "--type", "queue")
     assert "QUEUE" in cli.refused("subscriptions", "create", topic, "mails", "--type", "stream")
 
@@ -92,7 +93,7 @@ def test_subscription_from_its_creation_to_its_end(server: VelaServer, topic: st
 async def test_consumers_are_shown_with_their_segments(server: VelaServer, topic: str) -> None:
     cli, name = CommandLine(server), f"topic://public/default/{topic}"
     server.create(topic, segments=4)
-    cli.done("subscriptions", "create", topic, "quiet")
+    cli.done("subscriptions", "create", topic, "quiet", "--type", "stream")
     async with registering(server.pulsar_url) as gone, registering(server.pulsar_url) as there:
         first = await there.subscribed(name, "billing", "worker-1")
         second = await gone.subscribed(name, "billing", "worker-2")
@@ -141,14 +142,15 @@ async def test_consumers_are_shown_with_their_segments(server: VelaServer, topic
         assert absent[3:5] == ["no", ", ".join(ranges[each] for each in sorted(second.ids))]
 
 
-async def test_what_is_in_use_is_deleted_only_with_force(server: VelaServer, topic: str) -> None:
+async def test_subscription_in_use_is_deleted_and_a_topic_in_use_only_with_force(
+    server: VelaServer, topic: str
+) -> None:
     cli, name = CommandLine(server), f"topic://public/default/{topic}"
     server.create(topic)
     async with registering(server.pulsar_url) as connection:
         await connection.subscribed(name, "one", "a")
         await connection.subscribed(name, "two", "b")
-        assert "has connected consumers" in cli.refused("subscriptions", "delete", topic, "one")
-        cli.done("subscriptions", "delete", topic, "one", "--force")
+        assert cli.done("subscriptions", "delete", topic, "one") == f"Deleted subscription one of {name}.\n"
         assert "subscription two" in cli.refused("topics", "delete", topic)
         assert cli.done("topics", "delete", topic, "--force") == f"Deleted {name}.\n"
     for verb in (["topics", "stats"], ["topics", "consumers"], ["topics", "retention"], ["subscriptions", "list"]):
@@ -161,7 +163,8 @@ def test_names_with_every_kind_of_character_work(server: VelaServer, topic: str,
     # A local name may not be a path element that HTTP clients fold away; the name of a subscription may.
     name = f"topic://public/default/{topic}-{odd}"
     cli.done("topics", "create", name)
-    assert cli.done("subscriptions", "create", "--", name, odd) == f"{name} has the stream subscription {odd} now.\n"
+    created = cli.done("subscriptions", "create", "--type", "stream", "--", name, odd)
+    assert created == f"{name} has the stream subscription {odd} now.\n"
     assert list(cli.json("subscriptions", "list", name)) == [odd]
     cli.done("subscriptions", "seek", "--to", "30m", "--", name, odd)
     cli.done("subscriptions", "skip-all", "--", name, odd)

@@ -31,15 +31,15 @@ def test_a_killed_server_loses_nothing_that_was_written(tmp_path: Path) -> None:
     with VelaServer.start(tmp_path / "server", "--record", str(trace)) as server:
         for name in names:
             create(server, name)
-        # That it takes less than a second is for the writer's own tests: this machine may be busy.
-        wait_until(lambda: server.metric("vela_recorder_events_total") == 2 + len(names))
+        # That it takes less than a second is for the writer's own tests: this machine may be busy, and a gap adds events.
+        wait_until(lambda: server.metric("vela_recorder_events_total") >= 2 + len(names))
         server.signal(signal.SIGKILL)
         server.wait()
     assert len(open_trace(trace).logs) == 1
     with locked(trace):
         [part] = seal_logs(trace).parts
     assert topics(trace) == names
-    assert part.events == 2 + len(names)
+    assert part.events >= 2 + len(names)
 
 
 def test_a_stopped_server_leaves_a_complete_trace_and_the_next_goes_on(tmp_path: Path) -> None:
