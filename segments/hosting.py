@@ -212,6 +212,8 @@ class Hosting:
         try:
             owned = OpenLog(opened, self._around, self._forget)
             await owned.carry_out(opened.state.requests)
+        except NotHere:
+            return None
         except StoreError:
             await self._around.logs.release(opened.claim)  # what is damaged in it, is so for all
             raise
@@ -371,7 +373,11 @@ class Hosting:
         else:
             if state.sealed:
                 owned.note_sealed()
-            await owned.carry_out(state.requests)
+            try:
+                await owned.carry_out(state.requests)
+            except NotHere as error:
+                # It has ended meanwhile: whoever has it next carries them out.
+                log.debug("cursors of %s are not moved here: %s", owned.name, error)
 
     # Giving up.
 

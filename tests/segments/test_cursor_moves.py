@@ -14,7 +14,7 @@ from gateway.node import Node
 from layout import records
 from layout.segments import Segment
 from metadata.cursor_requests import CursorRequest, CursorRequests, PendingMove
-from metadata.errors import CursorNotMoved
+from metadata.errors import CursorNotMoved, LogMissing
 from metadata.log_places import LogPlace
 from metadata.registrations import RegistrationLimits, Registrations
 from metadata.segment_logs import SegmentLogs
@@ -169,6 +169,19 @@ async def test_request_that_was_read_twice_is_carried_out_once(valkey: ValkeyPro
         await owned.move("s", 4)
         await owned.carry_out({"s": request})
         assert owned.subscriptions["s"].cursor.mark == 3
+
+
+async def test_log_that_is_lost_while_its_owner_carries_out_a_request_costs_nothing_else(valkey: ValkeyProcess) -> None:
+    async with owned_elsewhere(valkey) as scene:
+        [owned] = scene.owner.data.hosting.logs
+        async with owned._moving:
+            await scene.ask(None)
+            scene.owner.data.hosting.look_soon(owned)
+            await eventually(lambda: owned._moving.statistics().tasks_waiting > 0)
+            owned.lose(LogMissing("Another node has it."))
+        opened = await scene.owner.data.hosting.open(scene.place.name, by_force=True, surely=True)
+        assert opened is not owned
+        assert opened.subscriptions["s"].cursor.mark == COUNT - 1
 
 
 async def test_sealed_segment_is_not_drained_while_its_cursor_is_to_be_moved(valkey: ValkeyProcess) -> None:
