@@ -297,6 +297,7 @@ class Registrations:
                 topic.version.incarnation,
                 leader.fence,
                 subscription.name,
+                subscription.settings.id,
                 subscription.generation,
                 b"" if drained is None else msgspec.json.encode(sorted(drained)),
                 path,

@@ -76,6 +76,22 @@ async def test_an_assignment_for_a_subscription_that_is_gone_is_refused(topology
         assert (await b.state()).subscriptions == {}
 
 
+async def test_a_decision_about_a_deleted_subscription_says_nothing_of_the_next_one_of_its_name(
+    topology: Topology,
+) -> None:
+    """Least of all what it has drained: nobody would be given those segments again."""
+    async with bench(topology.url) as b:
+        await b.registrations.create_subscription(TOPIC, "s", STREAM, 0)
+        leader = await b.lead()
+        seen = await b.state()
+        await b.registrations.delete_subscription(TOPIC, "s")
+        await b.registrations.create_subscription(TOPIC, "s", STREAM, 0, from_start=True)
+        with pytest.raises(SubscriptionMissing):
+            await b.assign(leader, {}, drained=[0], seen=seen)
+        assert ((await b.subscription()).generation, (await b.subscription()).drained) == (0, frozenset())
+        assert await b.assign(leader, {}, drained=[0]) == 1
+
+
 async def test_nothing_is_assigned_to_who_left_meanwhile(topology: Topology) -> None:
     async with bench(topology.url) as b:
         attachment = await b.attach("gone")
