@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from metadata.log_entries import StoredEntry
 from segments.cursors import Cursor
-from segments.dispatch.chunks import Chunks
+from segments.dispatch.chunks import Chunks, Parts
 from segments.dispatch.delayed import Delayed
 from segments.dispatch.distribution import LOOK_AHEAD, SLICE_ENTRIES, Distribution
 from segments.dispatch.due import DueIndexes
@@ -41,7 +41,7 @@ class ByKey(Distribution[R]):
         # Which places those have that wait: where they belong may change before they are looked up again.
         self._places: dict[int, DueIndexes] = {}
         self._chunks: Chunks[R] = Chunks()
-        self._messages: dict[int, str] = {}  # of every chunk that is held or waits, which message it is a part of
+        self._messages = Parts()  # of every chunk that is held or waits
         self._delayed = Delayed()
         # Those that are due now, of which nobody knows the slot: their keys are read again.
         self._matured = DueIndexes()
@@ -151,7 +151,7 @@ class ByKey(Distribution[R]):
                 continue
             slot = self._slots[index] = self._owners.slot(entry)
             if chunked is not None:
-                self._messages[index] = chunked
+                self._messages.add(index, chunked)
             seat = self._receiver_of(index)
             if seat in able and not self._queues[seat] and self._holders.get(slot, seat) is seat:
                 self._hand_out(seat, entry, able, deliveries)
@@ -165,7 +165,7 @@ class ByKey(Distribution[R]):
         if not left:
             self._held.settle(None, index)
             del self._slots[index]
-            self._messages.pop(index, None)
+            self._messages.discard(index)
             return
         if index in self._messages:
             self._chunks.assign(self._messages[index], index, seat)
@@ -230,10 +230,10 @@ class ByKey(Distribution[R]):
         else:
             self._places.pop(index).discard(index)
             del self._slots[index]
-        message = self._messages.pop(index, None)
+        message = self._messages.discard(index)
         if message is not None:
             self._chunks.settle(index)
-            if self._chunks.seat(message) is None and message in self._messages.values():
+            if self._chunks.seat(message) is None and self._messages.has_of(message):
                 # The rest of it waits for somebody who has nothing of it any more.
                 self._line_up(self._all_waiting())
 
@@ -245,7 +245,7 @@ class ByKey(Distribution[R]):
         for index in self._held.settle_below(mark):
             self._release(self._slots.pop(index))
         self._chunks.settle_below(mark)
-        self._messages = {index: message for index, message in self._messages.items() if index > mark}
+        self._messages.drop_below(mark + 1)
         self._matured.drop_below(mark + 1)
         self._delayed.drop_below(mark + 1)
         waiting = self._all_waiting()

@@ -86,3 +86,47 @@ class Chunks(Generic[R]):
     def clear(self) -> None:
         self._messages.clear()
         self._of.clear()
+
+
+class Parts:
+    """Which message each of some entries is a part of, and whether a message has any of them."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, str] = {}
+        self._counts: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._of
+
+    def __getitem__(self, index: int) -> str:
+        return self._of[index]
+
+    def has_of(self, name: str) -> bool:
+        return name in self._counts
+
+    def add(self, index: int, name: str) -> None:
+        """One that is not here."""
+        self._of[index] = name
+        self._counts[name] = self._counts.get(name, 0) + 1
+
+    def discard(self, index: int) -> str | None:
+        """The message that it was a part of."""
+        name = self._of.pop(index, None)
+        if name is not None:
+            left = self._counts[name] - 1
+            if left:
+                self._counts[name] = left
+            else:
+                del self._counts[name]
+        return name
+
+    def drop_below(self, index: int) -> None:
+        for each in [each for each in self._of if each < index]:
+            self.discard(each)
+
+    def clear(self) -> None:
+        self._of.clear()
+        self._counts.clear()

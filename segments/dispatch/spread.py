@@ -115,7 +115,7 @@ class Spread(Distribution[R]):
                     elif not self._waits(index):
                         break
             else:
-                self._held.settle(None, index)
+                self.settle(None, index)
             if index == self.read:
                 self.read = index + 1
             else:

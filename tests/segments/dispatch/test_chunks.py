@@ -7,6 +7,7 @@ import pytest
 from metadata.log_entries import StoredEntry
 from segments.cursors import Cursor
 from segments.dispatch import Delivery, Dispatcher, Kind
+from segments.dispatch.chunks import Parts
 from segments.entry_metadata import traits_of
 from tests.segments.dispatch.staged import NOW, StagedLog, StagedReceiver, dispatcher_of, indexes
 
@@ -61,6 +62,37 @@ def test_chunk_waits_for_its_receiver_while_others_go_on() -> None:
     assert indexes(log.pump(dispatcher)) == [second]
     dispatcher.flow(one, 5)
     assert indexes(log.pump(dispatcher), one) == [third]
+
+
+def test_chunk_that_was_acknowledged_while_it_waited_is_not_delivered() -> None:
+    one, other = StagedReceiver("a"), StagedReceiver("b")
+    dispatcher, log = dispatcher_of(Kind.SHARED, one, other), StagedLog()
+    dispatcher.flow(one, 1)
+    first, second, third = log.append_chunks("m", 3)
+    assert indexes(log.pump(dispatcher), one) == [first]
+    dispatcher.flow(other, 10)
+    assert log.pump(dispatcher) == []
+    # As a part of a batch, whose size is not known before it is read: it is all there was of it.
+    assert dispatcher.ack(one, second, (0b10,))
+    dispatcher.flow(one, 10)
+    assert indexes(log.pump(dispatcher)) == [third]
+    for index in (first, third):
+        dispatcher.ack(one, index)
+    assert dispatcher.unacked(one) == 0
+    assert dispatcher.cursor.mark == log.end - 1
+
+
+def test_parts_tell_of_which_messages_there_are_any() -> None:
+    parts = Parts()
+    for index, name in enumerate("xxyxy"):
+        parts.add(index, name)
+    assert parts.discard(4) == "y"
+    assert parts.discard(4) is None
+    assert (parts[1], 4 in parts, parts.has_of("y")) == ("x", False, True)
+    parts.drop_below(3)
+    assert (len(parts), parts.has_of("x"), parts.has_of("y")) == (1, True, False)
+    parts.clear()
+    assert not parts.has_of("x")
 
 
 @either_kind
