@@ -9,6 +9,7 @@ from typing import Final, Protocol
 import trio
 
 from metadata import keys
+from metadata.cursor_requests import CursorRequest
 from metadata.errors import LogMissing, StoreError
 from metadata.log_places import LogPlace
 from metadata.log_states import LogState
@@ -373,11 +374,17 @@ class Hosting:
         else:
             if state.sealed:
                 owned.note_sealed()
-            try:
-                await owned.carry_out(state.requests)
-            except NotHere as error:
-                # It has ended meanwhile: whoever has it next carries them out.
-                log.debug("cursors of %s are not moved here: %s", owned.name, error)
+            if state.requests:
+                await self._carry_out(owned, state.requests)
+
+    async def _carry_out(self, owned: OpenLog, requests: Mapping[str, CursorRequest]) -> None:
+        try:
+            await owned.carry_out(requests)
+        except NotHere as error:
+            # It has ended meanwhile: whoever has it next carries them out.
+            log.debug("cursors of %s are not moved here: %s", owned.name, error)
+        # A subscription that was deleted before the request stood is there again, and nobody would tell.
+        self.check_soon(owned)
 
     # Giving up.
 

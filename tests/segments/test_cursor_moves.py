@@ -184,6 +184,30 @@ async def test_log_that_is_lost_while_its_owner_carries_out_a_request_costs_noth
         assert opened.subscriptions["s"].cursor.mark == COUNT - 1
 
 
+async def test_request_for_a_subscription_that_is_deleted_leaves_nothing_behind(valkey: ValkeyProcess) -> None:
+    async with owned_elsewhere(valkey) as scene:
+        [owned] = scene.owner.data.hosting.logs
+        registrations = Registrations(scene.leading.store)
+        registration = await registrations.find(TOPIC, "s")
+        assert registration is not None
+        await registrations.delete_subscription(TOPIC, "s")
+        # The owner has heard of it, and settled it, before the request stands.
+        await eventually(lambda: scene.owner.data.hosting._checking == {} and not owned.subscriptions)
+        requests = CursorRequests(scene.leading.store)
+        pending = await requests.ask(scene.place, scene.incarnation, "s", 0, registration.id)
+        assert pending is not None
+        await scene.leading.data.port.moved([pending])
+        await eventually(lambda: not owned.subscriptions)
+        logs = SegmentLogs(scene.leading.store)
+
+        async def is_forgotten() -> bool:
+            state = await logs.state(scene.place)
+            assert state is not None
+            return await logs.cursors(scene.place, state) == {}
+
+        await eventually(is_forgotten)
+
+
 async def test_sealed_segment_is_not_drained_while_its_cursor_is_to_be_moved(valkey: ValkeyProcess) -> None:
     async with owned_elsewhere(valkey) as scene:
         [owned] = scene.owner.data.hosting.logs
