@@ -31,7 +31,7 @@ def test_a_killed_server_loses_nothing_that_was_written(tmp_path: Path) -> None:
     with VelaServer.start(tmp_path / "server", "--record", str(trace)) as server:
         for name in names:
             create(server, name)
-        # That it takes less than a second is for the writer's own tests: this machine may be busy, and a gap adds events.
+        # How soon is for the tests of the writer: this machine may be busy, and a gap adds events.
         wait_until(lambda: server.metric("vela_recorder_events_total") >= 2 + len(names))
         server.signal(signal.SIGKILL)
         server.wait()
