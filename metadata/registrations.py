@@ -136,7 +136,8 @@ class Registrations:
                         incarnation,
                         subscription,
                         kind,
-                        msgspec.json.encode(Settings(attachment.since_ms, id=op)),
+                        # Another id each time: what an earlier try has made may have been deleted since.
+                        msgspec.json.encode(Settings(attachment.since_ms, id=operation_id())),
                         consumer,
                         attachment.entry,
                         attachment.nonce if again else "",
@@ -440,40 +441,48 @@ class Registrations:
     ) -> Registration:
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
-        op = operation_id()
         active = _NOT_NAMED
-        for _ in range(_ATTEMPTS):
-            outcome, found, entry, stored, end = await self._store.commands.script(
-                keys.BUCKET_SLOTS[bucket],
-                scripts.CREATE_SUBSCRIPTION,
-                [
-                    keys.record_key(path),
-                    keys.subscriptions_key(path),
-                    keys.changes_key(bucket),
-                    keys.members_key(path, name),
-                    *active.keys,
-                ],
-                [
-                    name,
-                    kind,
-                    msgspec.json.encode(msgspec.structs.replace(settings, id=op)),
-                    path,
-                    self._store.change_log_length,
-                    op,
-                    self._limits.subscriptions,
-                    "1" if any_type else "0",
-                    position or "",
-                    "" if segment_id is None else segment_id,
-                    active.version,
-                    *active.ids,
-                ],
-                repeatable=True,
-            )
+        attempts = 0
+        give_up_at = trio.current_time() + self._store.timeouts.patience
+        while True:
+            # Another id each time: what an earlier try has made, without telling, may have been deleted since.
+            op = operation_id()
+            try:
+                outcome, found, entry, stored, end = await self._store.commands.script(
+                    keys.BUCKET_SLOTS[bucket],
+                    scripts.CREATE_SUBSCRIPTION,
+                    [
+                        keys.record_key(path),
+                        keys.subscriptions_key(path),
+                        keys.changes_key(bucket),
+                        keys.members_key(path, name),
+                        *active.keys,
+                    ],
+                    [
+                        name,
+                        kind,
+                        msgspec.json.encode(msgspec.structs.replace(settings, id=op)),
+                        path,
+                        self._store.change_log_length,
+                        op,
+                        self._limits.subscriptions,
+                        "1" if any_type else "0",
+                        position or "",
+                        "" if segment_id is None else segment_id,
+                        active.version,
+                        *active.ids,
+                    ],
+                )
+            except OutcomeUnknown:
+                if trio.current_time() > give_up_at:
+                    raise
+                continue
             if outcome not in _UNPLACED:
                 break
+            attempts += 1
+            if attempts == _ATTEMPTS:
+                raise _changing(topic)
             active = await self._active_segments(topic)
-        else:
-            raise _changing(topic)
         if outcome == b"crowded":
             raise self._crowded(topic)
         if outcome == b"missing":

@@ -8,6 +8,8 @@ import trio
 from controller.classic import ClassicTransitions
 from controller.migration import Migrations
 from controller.transitions import TopicLimits
+from layout.layouts import Layout
+from layout.records import TopicRecord, encode
 from metadata import keys, scripts
 from metadata.classic_records import PartitionedTopic
 from metadata.classic_topics import ClassicTopics
@@ -16,10 +18,12 @@ from metadata.errors import LogFenced, NamespaceExists, OutcomeUnknown, TopicExi
 from metadata.log_figures import Traffic
 from metadata.node_sessions import NodeSession
 from metadata.records import Version
+from metadata.registrations import Registrations
 from metadata.scripts import Script
 from metadata.segment_holders import Holder, SegmentHolders
 from metadata.segment_logs import Entry, LogPlace, Opened, ProducerMark, SegmentLogs
 from metadata.store import TopicStore, open_store
+from metadata.subscriptions import Attachment, SubscriptionType
 from protocol.names import NamespaceName, TopicName
 from tests.support.processes import ValkeyProcess
 from tests.support.proxy import FaultProxy
@@ -158,6 +162,101 @@ async def test_every_interrupted_write_of_a_migration_succeeds_once(
     assert found.version == stored.version
     # The mark, and then the classic and the scalable topic; partitions are logged elsewhere.
     assert log_length(valkey) == before + 3
+
+
+@pytest.mark.usefixtures("scripts_loaded")
+async def test_interrupted_migration_of_a_single_log_takes_its_subscriptions_along_once(
+    valkey: ValkeyProcess, proxy: FaultProxy, store: TopicStore
+) -> None:
+    topic = TopicName.classic("public", "default", "orders")
+    limits = TopicLimits()
+    classic = ClassicTransitions(store, limits)
+    await classic.topics.create_log(topic, {}, subscriptions=[b"one", b"two"])
+    before = log_length(valkey)
+    cut_replies_of(proxy, scripts.MIGRATE_TOPIC)
+    stored = await Migrations(store, classic, limits).migrate(topic)
+    assert proxy.cuts == 1
+    found = await store.get(topic.canonical)
+    assert found is not None
+    assert found.version == stored.version
+    assert await Registrations(store).names(TOPIC) == ["one", "two"]
+    assert log_length(valkey) == before + 2
+
+
+@pytest.fixture
+async def registrations(store: TopicStore) -> Registrations:
+    layout = Layout.create(2, 0)
+    value = encode(TopicRecord(layout))
+    await store.create(TOPIC, value, [segment.descriptor for segment in layout.active])
+    return Registrations(store)
+
+
+@pytest.mark.usefixtures("scripts_loaded")
+@pytest.mark.parametrize("times", [1, 3])
+async def test_every_interrupted_write_of_a_subscription_happens_once(
+    valkey: ValkeyProcess, proxy: FaultProxy, store: TopicStore, registrations: Registrations, times: int
+) -> None:
+    cut_replies_of(proxy, scripts.CREATE_SUBSCRIPTION, times)
+    made = await registrations.create_subscription(TOPIC, "queue", SubscriptionType.QUEUE, 0)
+    cut_replies_of(proxy, scripts.ATTACH_CONSUMER, times)
+    attached = await registrations.attach(TOPIC, "stream", SubscriptionType.STREAM, "c", Attachment(SESSION, "1" * 16))
+    assert attached is not None
+    assert proxy.cuts == 2 * times
+    identities = await registrations.identities(TOPIC)
+    assert identities["queue"] == made.settings.id
+    assert identities.keys() == {"queue", "stream"}
+    cut_replies_of(proxy, scripts.DELETE_SUBSCRIPTION, times)
+    await registrations.delete_subscription(TOPIC, "stream")
+    assert await registrations.names(TOPIC) == ["queue"]
+    assert await registrations.deleted(TOPIC) == {(identities["stream"], "stream")}
+    assert proxy.cuts == 2 * times + 1  # what has happened is not sent again
+
+
+@pytest.mark.usefixtures("scripts_loaded")
+async def test_interrupted_deletion_leaves_what_was_made_under_its_name_meanwhile(
+    valkey: ValkeyProcess, proxy: FaultProxy, registrations: Registrations
+) -> None:
+    await registrations.create_subscription(TOPIC, "s", SubscriptionType.QUEUE, 0)
+    before = log_length(valkey)
+    async with open_store(valkey.url) as store:
+        other = Registrations(store)
+        cut_replies_of(proxy, scripts.DELETE_SUBSCRIPTION)
+        proxy.refuse()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(registrations.delete_subscription, TOPIC, "s")
+            await eventually(lambda: log_length(valkey) == before + 1)
+            made = await other.create_subscription(TOPIC, "s", SubscriptionType.STREAM, 1)
+            proxy.accept()
+        assert await other.identities(TOPIC) == {"s": made.settings.id}
+
+
+@pytest.mark.usefixtures("scripts_loaded")
+@pytest.mark.parametrize("script", [scripts.CREATE_SUBSCRIPTION, scripts.ATTACH_CONSUMER], ids=lambda it: it.name)
+async def test_subscription_that_was_deleted_before_an_interrupted_write_is_sent_again_gets_another_id(
+    valkey: ValkeyProcess, proxy: FaultProxy, registrations: Registrations, script: Script
+) -> None:
+    """Cursors that the first one has left would count for the second one otherwise."""
+    before = log_length(valkey)
+
+    async def make() -> None:
+        if script is scripts.CREATE_SUBSCRIPTION:
+            await registrations.create_subscription(TOPIC, "s", SubscriptionType.STREAM, 0)
+        else:
+            await registrations.attach(TOPIC, "s", SubscriptionType.STREAM, "c", Attachment(SESSION, "1" * 16))
+
+    async with open_store(valkey.url) as store:
+        other = Registrations(store)
+        # The first try only says that the segments have to be named.
+        proxy.cut_before_reply(lambda request: script.sha.encode() in request and b"/0000-7fff-0" in request)
+        async with trio.open_nursery() as nursery:
+            # Nobody gets a new connection, so that the deletion falls between the execution and the next try.
+            proxy.refuse()
+            nursery.start_soon(make)
+            await eventually(lambda: log_length(valkey) == before + 1)
+            first = (await other.identities(TOPIC))["s"]
+            await other.delete_subscription(TOPIC, "s")
+            proxy.accept()
+        assert (await other.identities(TOPIC))["s"] not in (first, "", None)
 
 
 @pytest.mark.usefixtures("scripts_loaded")
