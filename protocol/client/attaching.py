@@ -40,9 +40,13 @@ class Attached(ABC):
         self.last_error: ProtocolError | None = None  # why it is not attached
         self._pool = pool
         self._connection: ClientConnection | None = None  # while attached
+        self._visited: ClientConnection | None = None  # the last one that it asked for a place
         self._number = 0  # on that connection
         self._stay: trio.CancelScope | None = None  # on a connection, from before the server has agreed
         self._dismissed = False  # the server has given up the place itself
+        # The place that the server took back last, until there is another one: who asks for it again by the same number
+        # is told if there is nothing to come back to.
+        self._former: tuple[ClientConnection, int] | None = None
         self._changed = trio.Event()
         self._backoff = Backoff()
         self._running = trio.CancelScope()
@@ -99,11 +103,15 @@ class Attached(ABC):
     async def _once(self, connection: ClientConnection) -> None:
         """One stay on one connection: raises what kept it from attaching, returns when it has lost its place."""
         self._dismissed = False
-        self._number = number = connection.attach(self.kind, self)
+        former = self._former_number(connection)
+        self._number = number = connection.attach(self.kind, self, former)
+        self._visited = connection
         try:
             with trio.CancelScope() as self._stay:
                 self.asked_at = trio.current_time()
                 await self._attach(connection, number)
+                if not self._dismissed:
+                    self._former = None
                 self._backoff.reset()
                 self.attaches += 1
                 self.last_error = None
@@ -125,7 +133,18 @@ class Attached(ABC):
     def _dismiss(self) -> None:
         """The server said that the place is no longer there."""
         self._dismissed = True
+        if self._visited is not None:
+            self._former = self._visited, self._number
         self._lose(ConnectionLost(f"The server gave {self.topic} away."))
+
+    def _former_number(self, connection: ClientConnection) -> int | None:
+        """The number that it had on this connection until the server took its place back.
+
+        Producers begin anew: what comes late must not be taken for the answer to what they send again.
+        """
+        if self.kind is Kind.CONSUMER and self._former is not None and self._former[0] is connection:
+            return self._former[1]
+        return None
 
     def _lose(self, reason: ProtocolError) -> None:
         """Leave the connection, from this moment on, and look for the owner again."""

@@ -53,7 +53,9 @@ ADDRESSED = frozenset(_RECIPIENTS)
 
 
 class AttachmentTable:
-    """What is attached to one connection. A number is never used twice, so that what comes late finds nobody."""
+    """What is attached to one connection. A number is used again by its last holder only, so that what comes late finds
+    nobody else.
+    """
 
     __slots__ = ("_attached", "_numbers")
 
@@ -61,8 +63,9 @@ class AttachmentTable:
         self._attached: dict[tuple[Kind, int], Attachment] = {}
         self._numbers = count(1)
 
-    def add(self, kind: Kind, attachment: Attachment) -> int:
-        number = next(self._numbers)
+    def add(self, kind: Kind, attachment: Attachment, former: int | None = None) -> int:
+        """With the number that it had before on this connection, or a new one."""
+        number = next(self._numbers) if former is None else former
         self._attached[kind, number] = attachment
         return number
 

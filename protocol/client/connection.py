@@ -170,10 +170,13 @@ class ClientConnection:
         finally:
             self._on_answer.pop(request_id, None)
 
-    def attach(self, kind: Kind, attachment: Attachment) -> int:
-        """Let the commands for a number, which is returned, go to `attachment`, until it is detached."""
+    def attach(self, kind: Kind, attachment: Attachment, former: int | None = None) -> int:
+        """Let the commands for a number, which is returned, go to `attachment`, until it is detached.
+
+        `former` is the one that it had before on this connection, if the server is to know it by that.
+        """
         self._check()
-        return self._attachments.add(kind, attachment)
+        return self._attachments.add(kind, attachment, former)
 
     def detach(self, kind: Kind, number: int) -> None:
         self._attachments.remove(kind, number)

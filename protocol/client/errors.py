@@ -73,6 +73,15 @@ class AlreadyClosed(ProtocolError):
     http_status = 409
 
 
+class SubscriptionDeleted(ServerRefused):
+    """Somebody has deleted the subscription, and its consumers with it. A new consumer would begin it anew."""
+
+    http_status = 404
+
+    def __init__(self, message: str) -> None:
+        super().__init__(api.TopicNotFound, message or "The subscription was deleted.")
+
+
 class SendTimedOut(RequestTimedOut):
     """The server did not confirm a message in time: it may be stored or not."""
 

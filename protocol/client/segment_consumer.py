@@ -14,7 +14,14 @@ from protocol.client.attaching import Attached
 from protocol.client.attachments import Kind
 from protocol.client.connection import ClientConnection
 from protocol.client.entries import Item, ReceivedEntry, ReceivedMessage, parse_entry
-from protocol.client.errors import ConnectionLost, RequestTimedOut, ServerMisbehaved, ServerRefused, is_passing
+from protocol.client.errors import (
+    ConnectionLost,
+    RequestTimedOut,
+    ServerMisbehaved,
+    ServerRefused,
+    SubscriptionDeleted,
+    is_passing,
+)
 from protocol.client.inbox import Intake
 from protocol.client.message_ids import Edge, MessageId, edge_to_wire
 from protocol.client.pool import ConnectionPool
@@ -220,6 +227,8 @@ class SegmentConsumer(Attached):
 
     def receive(self, command: BaseCommand, body: bytes) -> None:
         match command.type:
+            case BaseCommand.MESSAGE if self._connection is None:
+                pass  # of an earlier stay under the same number
             case BaseCommand.MESSAGE:
                 try:
                     self._take_in(command.message, body)
@@ -261,9 +270,18 @@ class SegmentConsumer(Attached):
             await self._seeking.wait()
         start = self._resume_at()
         subscription = self.subscription if start is None else self.subscription.starting(start)
-        await connection.request(
-            lambda request_id: subscription.command(request_id, self.topic, number, self._epoch), BaseCommand.SUCCESS
-        )
+        try:
+            await connection.request(
+                lambda request_id: subscription.command(request_id, self.topic, number, self._epoch),
+                BaseCommand.SUCCESS,
+            )
+        except ServerRefused as error:
+            if error.server_error == api.TopicNotFound and number == self._former_number(connection):
+                # Where the topic is gone, looking it up says so and raises that.
+                await self._pool.connection_for(self.topic)
+                if subscription.is_durable:
+                    raise SubscriptionDeleted(error.message) from error
+            raise
         for group in self._acks:
             await self._tell(connection, number, group)
 

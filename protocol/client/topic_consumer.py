@@ -10,7 +10,7 @@ import trio
 from protocol.backoff import Backoff
 from protocol.client.acks import AckGroup
 from protocol.client.entries import ReceivedMessage
-from protocol.client.errors import AlreadyClosed, RequestTimedOut, ServerRefused
+from protocol.client.errors import AlreadyClosed, RequestTimedOut, ServerRefused, SubscriptionDeleted
 from protocol.client.inbox import Intake
 from protocol.client.message_ids import Edge, MessageId
 from protocol.client.pool import ConnectionPool
@@ -190,10 +190,14 @@ class TopicConsumer(AsyncIterator[ReceivedMessage]):
 
     def _segment_ended(self, segment: SegmentConsumer, reason: ProtocolError) -> None:
         """For a segment: it is over."""
+        wanted = False
         for key in [key for key, known in self._segments.items() if known is segment]:
             del self._segments[key]
+            wanted = wanted or key in self._wanted
         is_missing = isinstance(reason, ServerRefused) and reason.server_error == api.TopicNotFound
-        if is_missing and self._segments_may_go:
+        if isinstance(reason, SubscriptionDeleted) and not wanted:
+            return  # or its segment was, of which nothing more is wanted
+        if is_missing and self._segments_may_go and not isinstance(reason, SubscriptionDeleted):
             # It was pruned, which will be told; or it is about to be created again.
             self._tasks.start_soon(self._look_again)
         elif not isinstance(reason, AlreadyClosed):

@@ -17,6 +17,8 @@ from layout import records
 from metadata.registrations import Registrations
 from metadata.store import open_store
 from metadata.subscriptions import Attachment, SubscriptionType
+from protocol.client.consuming import open_consumer
+from protocol.client.errors import SubscriptionDeleted
 from protocol.client.pool import open_pool
 from protocol.client.producing import open_producer
 from protocol.framing import encode
@@ -24,7 +26,7 @@ from protocol.names import TopicName
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.port import place_of
-from tests.segments.test_messages import send_numbers
+from tests.segments.test_messages import LIMIT, send_numbers
 from tests.segments.test_sending import TOPIC, connected
 from tests.segments.wire_consumer import WireConsumer, subscribe
 from tests.support.nodes import created_classic, running_node, transitions_of
@@ -87,6 +89,20 @@ async def test_consumer_of_a_deleted_subscription_does_not_make_it_anew_by_comin
     other = WireConsumer(await connected(node), kind=api.CommandSubscribe.Shared)
     assert (await other.subscribe()).type == BaseCommand.SUCCESS
     assert await registrations.names(TOPIC) == ["s"]
+
+
+async def test_own_client_ends_when_its_subscription_is_deleted_and_does_not_make_it_anew(node: Node) -> None:
+    await transitions_of(node).split(TOPIC, 0)
+    registrations = Registrations(node.store)
+    async with open_pool(node.pulsar_url) as pool:
+        async with open_consumer(pool, str(TOPIC), "s") as consumer:
+            await registrations.delete_subscription(TOPIC, "s")
+            with pytest.raises(SubscriptionDeleted, match="open a new consumer"), trio.fail_after(LIMIT):
+                await consumer.receive()
+        assert await registrations.names(TOPIC) == []
+        # On the same connection another consumer is a new one.
+        async with open_consumer(pool, str(TOPIC), "s"):
+            assert await registrations.names(TOPIC) == ["s"]
 
 
 async def test_consumer_comes_back_where_the_store_has_lost_its_subscription(node: Node, valkey: ValkeyProcess) -> None:

@@ -20,6 +20,7 @@ from protocol.client import (
     MessageId,
     ServerMisbehaved,
     ServerRefused,
+    SubscriptionDeleted,
     TopicConsumer,
     UnreadableMessage,
     open_consumer,
@@ -39,7 +40,7 @@ from tests.protocol.client.consumer_scripts import (
     message_frame,
     take_consumer,
 )
-from tests.protocol.client.producer_scripts import LEDGER, SEGMENT, end_politely
+from tests.protocol.client.producer_scripts import LEDGER, SEGMENT, end_politely, lookup_here
 from tests.protocol.client.scripted_server import Peer, Script, scripted_server
 from tests.support.waiting import eventually
 
@@ -248,15 +249,55 @@ async def test_a_consumer_that_the_server_closes_looks_for_the_owner_again() -> 
         await peer.greet()
         request = await accept_consumer(peer)
         await peer.send(close_consumer(request))
-        again = await accept_consumer(peer, SEGMENT)
-        assert again.consumer_id != request.consumer_id
+        again = await take_consumer(peer, SEGMENT)
+        assert again.consumer_id == request.consumer_id
         await peer.send_bytes(message_frame(request, 7))  # comes too late to count
+        await peer.send(replies.success(again.request_id))
+        await peer.expect(BaseCommand.FLOW)
         await peer.send_bytes(message_frame(again, 0))
         await end_politely(peer)
 
     async with consuming(script) as consumer:
         assert await values(consumer, 1) == [b"0"]
         assert consumer.attaches == 2
+
+
+async def test_a_consumer_that_was_closed_and_is_not_let_in_again_ends_because_its_subscription_was_deleted() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.greet()
+        request = await accept_consumer(peer)
+        await peer.send(close_consumer(request))
+        again = await take_consumer(peer, SEGMENT)
+        assert again.consumer_id == request.consumer_id
+        # What passes does not make it another one.
+        await peer.send(replies.error(again.request_id, api.ServiceNotReady, "busy"))
+        again = await take_consumer(peer, SEGMENT)
+        assert again.consumer_id == request.consumer_id
+        await peer.send(replies.error(again.request_id, api.TopicNotFound, "It was deleted."))
+        await lookup_here(peer, SEGMENT)
+        await end_politely(peer)
+
+    async with consuming(script) as consumer:
+        with pytest.raises(SubscriptionDeleted, match="It was deleted"):
+            await consumer.receive()
+
+
+async def test_a_consumer_that_was_closed_is_not_told_of_a_deleted_subscription_where_its_topic_is_gone() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.greet()
+        await peer.send(close_consumer(await accept_consumer(peer)))
+        again = await take_consumer(peer, SEGMENT)
+        await peer.send(replies.error(again.request_id, api.TopicNotFound, "first"))
+        lookup = await peer.expect(BaseCommand.LOOKUP)
+        refusal = replies.refusal(lookup, api.TopicNotFound, "gone")
+        assert refusal is not None
+        await peer.send(refusal)
+        await end_politely(peer)
+
+    async with consuming(script) as consumer:
+        with pytest.raises(ServerRefused, match="gone") as caught:
+            await consumer.receive()
+        assert not isinstance(caught.value, SubscriptionDeleted)
 
 
 async def test_a_busy_subscription_is_waited_for() -> None:
