@@ -1,4 +1,4 @@
-"""A classic topic that clients are connected to, at whichever node, is deleted and migrated only by force."""
+"""A topic that clients are connected to, at whichever node, is deleted only by force, and a classic one migrated."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from gateway.node import Node
+from layout.records import decode_layout
 from protocol import client
 from protocol.framing import encode
 from protocol.names import TopicName
@@ -19,7 +20,7 @@ from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments import placement
 from tests.segments.test_sending import connected
-from tests.support.nodes import created_classic, running_node
+from tests.support.nodes import created_classic, running_node, transitions_of
 from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
 
@@ -168,3 +169,57 @@ async def test_clients_of_a_scalable_name_follow_a_migration(
         async with attached(node, what, TOPIC.canonical):
             assert (await node.data.port.classic_traffic(TOPIC)).clients == 1
             assert await admin.migrate() == 204
+
+
+@pytest.mark.parametrize("what", ["producer", "queue"])
+async def test_clients_of_segments_keep_a_scalable_topic_at_whichever_node_it_is_deleted(
+    valkey: ValkeyProcess, http: httpx.AsyncClient, what: str
+) -> None:
+    async with (
+        running_node(valkey.url, rebalance_interval=ROUND) as one,
+        running_node(valkey.url, rebalance_interval=ROUND) as other,
+    ):
+        topic = TOPIC.canonical
+        await transitions_of(one).create(topic, 1)
+
+        async def statuses(query: str = "") -> list[int]:
+            path = f"/admin/v2/scalable/public/default/{topic.local}{query}"
+            return [(await http.delete(node.http_url + path)).status_code for node in (one, other)]
+
+        async def are_seen() -> bool:
+            stored = await one.store.get(topic)
+            assert stored is not None
+            segments = tuple(decode_layout(stored.value).segments.values())
+            incarnation = stored.version.incarnation
+            figures = [await node.data.port.figures(topic, incarnation, segments, {}) for node in (one, other)]
+            return all(sum(it.traffic.clients for it in told.values()) == 1 for told in figures)
+
+        async def are_gone() -> bool:
+            return (await statuses())[1] == 404
+
+        async with client.open_pool(one.pulsar_url) as pool:
+            opened = (
+                client.open_producer(pool, str(topic))
+                if what == "producer"
+                else client.open_consumer(pool, str(topic), "s")
+            )
+            async with opened as it:
+                if what == "producer":
+                    assert isinstance(it, client.TopicProducer)
+                    await it.send(b"x")  # it opens segments as it needs them
+                await eventually(are_seen, LIMIT)
+                assert await statuses() == [412, 412]
+        # Who has left does not count, at the other node after a round.
+        await eventually(are_gone, LIMIT)
+
+
+async def test_a_scalable_topic_is_deleted_by_force_under_its_clients(
+    valkey: ValkeyProcess, http: httpx.AsyncClient
+) -> None:
+    async with running_node(valkey.url) as node:
+        topic = TOPIC.canonical
+        await transitions_of(node).create(topic, 1)
+        async with client.open_pool(node.pulsar_url) as pool, client.open_consumer(pool, str(topic), "s"):
+            path = f"{node.http_url}/admin/v2/scalable/public/default/{topic.local}"
+            assert (await http.delete(path)).status_code == 412
+            assert (await http.delete(f"{path}?force=true")).status_code == 204

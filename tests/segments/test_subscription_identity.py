@@ -34,7 +34,7 @@ from tests.support.processes import ValkeyProcess
 from tests.support.proxy import FaultProxy
 from tests.support.waiting import eventually
 
-ROUNDS = 12
+ROUNDS = 60
 
 
 @pytest.fixture
