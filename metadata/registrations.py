@@ -412,6 +412,15 @@ class Registrations:
 
     # What the admin API does.
 
+    def check_room(self, state: TopicState, more: int) -> None:
+        """Raise RegistrationsFull where a topic cannot have so many more subscriptions."""
+        found = len(state.subscriptions) + len(state.damaged)
+        if more and found + more > self._limits.subscriptions:
+            raise RegistrationsFull(
+                f"{state.topic.name} has {found} subscriptions, and {more} more are beyond the limit of"
+                f" {self._limits.subscriptions}: delete some, or raise max_subscriptions."
+            )
+
     async def create_subscription(
         self, topic: TopicName, name: str, kind: SubscriptionType, now_ms: int, *, from_start: bool = False
     ) -> Registration:

@@ -1,11 +1,13 @@
 """Single segments over HTTP, with Pulsar's paths.
 
 Here segments come from creations, splits and merges, whole or not at all, and their cursors with the subscriptions of
-the topic. So most of these confirm what is so, or refuse what would break a layout.
+the topic. So most of these confirm what is so, or refuse what would break a layout; subscriptions that are named and
+missing are created.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -13,6 +15,7 @@ from litestar import Controller, delete, get, post, put
 
 from controller import seeking
 from controller.leader import TopicLeader
+from controller.transitions import wall_clock_ms
 from gateway.http.documentation import STRINGS, SWITCH, TIMESTAMP, described, leader_refusals, query, refusals
 from gateway.http.parameters import AnyRequest, checked_subscription, json_list, moment, switch
 from gateway.http.path_names import OF_SEGMENT, OF_SUBSCRIPTION, SEGMENT, SegmentInPath, SubscriptionInPath
@@ -22,8 +25,9 @@ from gateway.http.topics import stored_topic, topic_state
 from layout import records
 from layout.errors import SegmentNotFound
 from layout.segments import Segment
+from metadata.errors import RecordDamaged
 from metadata.records import StoredTopic
-from metadata.subscriptions import Subscription
+from metadata.subscriptions import Subscription, TopicState
 from protocol.names import SegmentName
 
 SUBSCRIPTION: Final = f"{SEGMENT}/subscription/{{subscription:str}}"
@@ -40,11 +44,12 @@ class SegmentRoutes(Controller):
         SEGMENT,
         status_code=204,
         summary="See that a segment is there",
-        responses=refusals(404, 409, 412),
+        responses=refusals(404, 409, 412, 507),
         operation_class=described(body=STRINGS),
     )
     async def create_segment(self, ports: Ports, request: AnyRequest, name: SegmentInPath) -> None:
-        """The body names subscriptions that must have a cursor on it; those of the topic have.
+        """The body names subscriptions that must have a cursor on it. Those of the topic have; others are created, with
+        all messages that are still there and a type that their first consumer decides.
 
         A segment that the layout does not know cannot be created: it would own hashes that others own.
         """
@@ -57,8 +62,7 @@ class SegmentRoutes(Controller):
                 f"The layout of {name.parent} has no segment {name.descriptor}, and segments are made only by creating,"
                 " splitting and merging: do that instead."
             ) from None
-        for subscription in wanted:
-            seeking.with_cursors(state, subscription)
+        await _provide_cursors(ports, state, wanted)
 
     @post(
         f"{SEGMENT}/terminate",
@@ -96,11 +100,13 @@ class SegmentRoutes(Controller):
         SUBSCRIPTION,
         status_code=204,
         summary="See that a subscription has a cursor on a segment",
-        responses=refusals(404, 409, 412),
+        responses=refusals(404, 409, 412, 507),
     )
     async def create_cursor(self, ports: Ports, name: SegmentInPath, subscription_name: SubscriptionInPath) -> None:
-        """It has, if the topic has the subscription."""
-        await _check_cursor(ports, name, subscription_name)
+        """It has, if the topic has the subscription; otherwise the topic gets it, of an open type."""
+        state = await topic_state(ports, name.parent)
+        _segment(state.topic, name)
+        await _provide_cursors(ports, state, [subscription_name])
 
     @delete(
         SUBSCRIPTION,
@@ -155,6 +161,25 @@ class SegmentRoutes(Controller):
 
 def _segment(stored: StoredTopic, name: SegmentName) -> Segment:
     return seeking.segment_at(name.parent, records.decode_layout(stored.value), name.descriptor)
+
+
+async def _provide_cursors(ports: AdminPorts, state: TopicState, wanted: Sequence[str]) -> None:
+    """See that these subscriptions have cursors. What cannot be refuses them all before the first is created."""
+    missing = []
+    for subscription in dict.fromkeys(wanted):
+        if subscription in state.damaged:
+            raise RecordDamaged(
+                f"The entry of subscription {subscription} of {state.topic.name} cannot be read: delete it."
+            )
+        if subscription in state.subscriptions:
+            # It begins where its own consumers say, which a list of names does not change.
+            seeking.with_cursors(state, subscription)
+        else:
+            missing.append(subscription)
+    ports.registrations.check_room(state, len(missing))
+    now_ms = wall_clock_ms()
+    for subscription in missing:
+        await ports.registrations.provide_subscription(state.topic.name, subscription, now_ms)
 
 
 async def _check_cursor(ports: AdminPorts, name: SegmentName, subscription: str) -> tuple[Segment, Subscription]:

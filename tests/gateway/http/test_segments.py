@@ -8,7 +8,7 @@ import trio
 
 from gateway.admin_client import AdminClient, AdminError
 from metadata import keys
-from metadata.subscriptions import SubscriptionType
+from metadata.subscriptions import InitialPosition, SubscriptionType
 from protocol.names import SegmentName, TopicName
 from tests.gateway.http.consumers import TOPIC, RecordingSegments, register
 from tests.gateway.http.running import SCALABLE, Api, reason_of, running_api
@@ -37,8 +37,47 @@ async def test_segment_of_the_layout_is_there_already(split: Api) -> None:
     for _ in range(2):
         for descriptor in (SEALED, ACTIVE):
             assert (await split.call("PUT", f"{SEGMENTS}/{descriptor}")).status_code == 204
-    assert (await split.call("PUT", f"{SEGMENTS}/{ACTIVE}", json=["s"])).status_code == 204
-    await refused(await split.call("PUT", f"{SEGMENTS}/{ACTIVE}", json=["s", "unknown"]), 404)
+
+
+async def test_named_subscriptions_are_created_with_an_open_type(split: Api) -> None:
+    for _ in range(2):
+        assert (await split.call("PUT", f"{SEGMENTS}/{ACTIVE}", json=["s", "a/b", "a/b"])).status_code == 204
+        assert (await split.call("PUT", f"{SEGMENTS}/{SEALED}/subscription/late")).status_code == 204
+    state = await split.registrations.state(split.store.commands, TOPIC)
+    assert state is not None
+    made = state.subscriptions
+    assert set(made) == {"s", "a/b", "late"}
+    for name in ("a/b", "late"):
+        assert made[name].is_open
+        assert made[name].settings.from_start
+        assert made[name].position is InitialPosition.EARLIEST
+    assert (await split.call("GET", f"{SEGMENTS}/{ACTIVE}/subscription/a%2Fb/backlog")).content == b"0"
+
+
+async def test_listed_subscription_that_exists_begins_where_its_consumer_will_say(split: Api) -> None:
+    await register(split, "c", "streamed", kind=SubscriptionType.STREAM)
+    assert (await split.call("PUT", f"{SEGMENTS}/{ACTIVE}", json=["streamed"])).status_code == 204
+    assert (await split.call("PUT", f"{SEGMENTS}/{ACTIVE}/subscription/streamed")).status_code == 204
+    state = await split.registrations.state(split.store.commands, TOPIC)
+    assert state is not None
+    streamed = state.subscriptions["streamed"]
+    assert (streamed.type, streamed.is_open, streamed.position) == (SubscriptionType.STREAM, False, None)
+
+
+async def test_refused_list_of_subscriptions_creates_none_of_them(split: Api) -> None:
+    await register(split, "c", "group", kind=SubscriptionType.CHECKPOINT)
+    path = keys.path_of(TOPIC)
+    slot, subscriptions = keys.BUCKET_SLOTS[keys.bucket_of(path)], keys.subscriptions_key(path)
+    await split.store.commands.call(slot, "HSET", subscriptions, "torn", "QUEUE {")
+    before = await split.registrations.names(TOPIC)
+    segment = f"{SEGMENTS}/{ACTIVE}"
+    assert "blank" in await refused(await split.call("PUT", segment, json=["new", " "]), 412)
+    assert "CHECKPOINT" in await refused(await split.call("PUT", segment, json=["new", "group"]), 409)
+    assert "cannot be read" in await refused(await split.call("PUT", segment, json=["new", "torn"]), 500)
+    many = [f"new-{number}" for number in range(1000)]
+    assert "limit" in await refused(await split.call("PUT", segment, json=many), 412)
+    await refused(await split.call("PUT", f"{SEGMENTS}/{UNKNOWN}", json=["new"]), 412)
+    assert await split.registrations.names(TOPIC) == before
 
 
 @pytest.mark.parametrize("descriptor", [UNKNOWN, "0000-3fff-1", "0000-ffff-1", f"0000-ffff-{2**63 - 1}"])
@@ -90,7 +129,7 @@ async def test_cursors_are_there_with_the_subscription_of_the_topic(split: Api) 
         cursor = f"{SEGMENTS}/{descriptor}/subscription"
         for method in ("PUT", "DELETE"):
             assert (await split.call(method, f"{cursor}/s")).status_code == 204
-            assert "no subscription" in await refused(await split.call(method, f"{cursor}/unknown"), 404)
+        assert "no subscription" in await refused(await split.call("DELETE", f"{cursor}/unknown"), 404)
         backlog = await split.call("GET", f"{cursor}/s/backlog")
         assert (backlog.status_code, backlog.content) == (200, b"0")
         assert backlog.headers["content-type"] == "application/json"
@@ -184,11 +223,11 @@ async def test_the_client_has_the_same_calls_and_is_told_the_same_refusals(split
     def call() -> list[int]:
         refused = []
         with AdminClient(f"http://{split.address.host}:{split.address.port}") as client:
-            client.create_segment(active, ["s"])
+            client.create_segment(active, ["s", "new"])
             client.terminate_segment(sealed)
             client.delete_segment(SegmentName(topic, 0, 0x7FFF, 9))
             attempts: list[Callable[[], None]] = [
-                lambda: client.create_segment(active, ["unknown"]),
+                lambda: client.create_segment(active, [" "]),
                 lambda: client.create_segment(SegmentName(topic, 0, 0x7FFF, 9)),
                 lambda: client.terminate_segment(active),
                 lambda: client.delete_segment(sealed, force=True),
@@ -199,4 +238,5 @@ async def test_the_client_has_the_same_calls_and_is_told_the_same_refusals(split
                 refused.append(error.value.status)
         return refused
 
-    assert await trio.to_thread.run_sync(call) == [404, 412, 409, 409]
+    assert await trio.to_thread.run_sync(call) == [412, 412, 409, 409]
+    assert await split.registrations.names(TOPIC) == ["new", "s"]

@@ -1,11 +1,12 @@
 package vela.interop;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.pulsar.client.admin.PulsarAdmin;
-import org.apache.pulsar.client.admin.PulsarAdminException;
 import org.apache.pulsar.client.admin.ScalableTopics;
 import org.apache.pulsar.common.policies.data.ScalableSubscriptionType;
 
@@ -17,7 +18,7 @@ final class Admin {
         operations.put("admin", this::perform);
     }
 
-    private Object perform(JsonNode request) throws PulsarAdminException {
+    private Object perform(JsonNode request) throws Exception {
         ScalableTopics topics = topics(request.get("url").asText());
         String topic = request.path("topic").asText();
         String subscription = request.path("subscription").asText();
@@ -61,6 +62,21 @@ final class Admin {
                 topics.clearBacklog(topic, subscription);
                 yield null;
             }
+            case "create-segment" -> {
+                List<String> subscriptions = new ArrayList<>();
+                request.path("subscriptions").forEach(each -> subscriptions.add(each.asText()));
+                topics.createSegment(topic, subscriptions);
+                yield null;
+            }
+            case "terminate-segment" -> {
+                topics.terminateSegment(topic);
+                yield null;
+            }
+            case "delete-segment" -> {
+                topics.deleteSegment(topic, request.path("force").asBoolean());
+                yield null;
+            }
+            case "segment-backlog" -> topics.getSegmentSubscriptionBacklogAsync(topic, subscription).get();
             case "migrate" -> {
                 topics.migrateToScalable(topic, request.path("force").asBoolean());
                 yield null;
