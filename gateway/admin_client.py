@@ -100,7 +100,7 @@ class AdminClient:
         self._call("PUT", f"{_topic(topic)}/properties", body=properties)
 
     def create_segment(self, segment: SegmentName, subscriptions: Sequence[str] = ()) -> None:
-        """See that a segment is there, with cursors of these subscriptions; nothing makes one that is not."""
+        """See that a segment is there, with cursors of these subscriptions; nothing makes a segment that is not."""
         self._call("PUT", _segment(segment), body=list(subscriptions))
 
     def terminate_segment(self, segment: SegmentName) -> None:
