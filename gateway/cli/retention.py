@@ -67,8 +67,9 @@ def _kept(minutes: int | None, otherwise: str) -> str:
         return f"as long as {otherwise} says"
     if minutes < 0:
         return "for ever"
-    at_least = f", and {minutes} minute{'' if minutes == 1 else 's'} at least" if minutes else ""
-    return f"until they are consumed{at_least}"
+    if minutes == 0:
+        return "until they are consumed, and the server's message_age at least"
+    return f"until they are consumed, and {minutes} minute{'' if minutes == 1 else 's'} at least"
 
 
 def _within(megabytes: int | None) -> str:

@@ -16,7 +16,13 @@ if KEYS[3] then redis.call('XLEN', KEYS[3]) end
 local deleted = 8 + tonumber(ARGV[7])
 local requests = deleted + 2 * tonumber(ARGV[8])
 redis.call('HSET', KEYS[1], 'saved', ARGV[3])
-for i = 9, deleted do redis.call('HDEL', KEYS[2], ARGV[i]) end
+for i = 9, deleted do
+  redis.call('HDEL', KEYS[2], ARGV[i])
+  -- Who had it at an owner that died, nobody else takes back; who has it here is told by this owner.
+  local field = 'holder:' .. ARGV[i]
+  local told = redis.call('HGET', KEYS[1], field)
+  if told and string.match(told, '^[^ ]*') ~= string.match(held[2], '^[^:]*') then redis.call('HDEL', KEYS[1], field) end
+end
 for i = deleted + 1, requests, 2 do
   -- One that has come since is still to be carried out.
   local field = 'request:' .. ARGV[i]

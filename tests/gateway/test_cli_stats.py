@@ -263,7 +263,7 @@ def test_consumers_in_a_narrow_terminal_name_each_subscription_once(admin: Admin
     [
         (204, None, "as long as its namespace says"),
         (200, {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}, "for ever"),
-        (200, {"retentionTimeInMinutes": 0}, "until they are consumed"),
+        (200, {"retentionTimeInMinutes": 0}, "until they are consumed, and the server's message_age at least"),
         (200, {"retentionTimeInMinutes": 1}, "until they are consumed, and 1 minute at least"),
         (200, {"retentionTimeInMinutes": 90}, "until they are consumed, and 90 minutes at least"),
     ],

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from metadata.errors import LogFenced, LogSealed, StoreError, StoreFull, TooFewReplicas
+from metadata.segment_holders import Holder, SegmentHolders
 from metadata.segment_logs import Claim, Entry, LogPlace, ProducerMark, SegmentLogs, StoredEntry
 from tests.support.logs import PLACE, TOPIC, B, LogBench, entries, log_bench, timed
 from tests.support.processes import ValkeyProcess
@@ -315,3 +316,20 @@ async def test_standings_of_many_logs_are_read_at_once_and_only_those_of_this_to
         [foreign] = await b.logs.standings(lane, "0" * 16, [PLACE], ["s"])
         assert foreign.state is None
         assert await b.logs.standings(lane, incarnation, [], ["s"]) == []
+
+
+async def test_who_had_a_log_for_a_forgotten_subscription_at_a_dead_owner_is_forgotten_with_it(
+    topology: Topology,
+) -> None:
+    async with log_bench(topology.url) as b:
+        holders = SegmentHolders(b.store)
+        dead = (await b.open()).claim
+        for subscription in ("deleted", "kept"):
+            assert await holders.tell(dead, subscription, "c")
+        claim = (await b.open(B)).claim
+        assert await holders.tell(claim, "again", "c")
+        await b.logs.save(claim, {"deleted": None, "again": None, "kept": b"1"})
+        fields = await b.store.commands.call(PLACE.slot, "HKEYS", PLACE.key)
+        # Of the living owner's own it is said by itself when they go.
+        assert {field for field in fields if field.startswith(b"holder:")} == {b"holder:kept", b"holder:again"}
+        assert await holders.holders(b.store.commands, [PLACE], "again") == [Holder(claim.session, "c")]
