@@ -6,7 +6,7 @@ stands in the list comes after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Final
 
@@ -188,12 +188,13 @@ class Due:
         self._subscription = subscription
         self._stored: dict[Message, Receipt] = {}
         self._came: dict[Message, Place] = {}
+        self._missing: set[Message] = set()  # kept up to date: it is asked for many times a second
         self._floors: dict[int, int] = {}  # by log: what is below was skipped
         self._back: list[WentBack] = []
 
     @property
-    def missing(self) -> set[Message]:
-        return {message for message, receipt in self._stored.items() if not self._is_settled(message, receipt)}
+    def missing(self) -> Set[Message]:
+        return self._missing
 
     @property
     def came(self) -> int:
@@ -203,8 +204,11 @@ class Due:
         match event:
             case Receipt() if not any(it.forgot(event) for it in self._back):
                 self._stored[event.message] = event
+                if not self._is_settled(event.message, event):
+                    self._missing.add(event.message)
             case Delivered() if event.subscription == self._subscription:
                 self._came[event.message] = event.place
+                self._missing.discard(event.message)
             case Sought() if event.subscription == self._subscription:
                 self._came = {it: place for it, place in self._came.items() if is_before(place, event.place)}
                 if event.place is None:
@@ -212,17 +216,32 @@ class Due:
                 else:
                     # The message at the place itself comes or not, as its batch does.
                     self._floors[event.place.ledger] = event.place.index + 1
+                self._look_again()
             case WentBack():
                 self._back.append(event)
                 self._stored = {it: receipt for it, receipt in self._stored.items() if not event.forgot(receipt)}
+                self._look_again()
+
+    def _look_again(self) -> None:
+        self._missing = {it for it, receipt in self._stored.items() if not self._is_settled(it, receipt)}
 
     def _is_settled(self, message: Message, receipt: Receipt) -> bool:
         place = receipt.place
         return message in self._came or (place is not None and place.index < self._floors.get(place.ledger, 0))
 
 
-def _forgotten(history: History, event: Event) -> bool:
-    return any(it.forgot(event) for it in history.events if isinstance(it, WentBack))
+def rollbacks(history: History) -> list[WentBack]:
+    return [event for event in history.events if isinstance(event, WentBack)]
+
+
+def placed(history: History) -> Iterator[tuple[Message, Place]]:
+    """Which message stood where, by all that the store has not forgotten since."""
+    back = rollbacks(history)
+    for event in history.events:
+        if not isinstance(event, Receipt | Delivered) or any(it.forgot(event) for it in back):
+            continue
+        if event.place is not None:
+            yield event.message, event.place
 
 
 def receipts(history: History) -> dict[Message, Receipt]:
@@ -252,11 +271,10 @@ def _forged(history: History) -> Iterator[str]:
 def _shared_places(history: History) -> Iterator[str]:
     """One id stands for one message, for good."""
     holders: dict[Place, Message] = {}
-    for event in history.events:
-        if isinstance(event, Receipt | Delivered) and event.place is not None and not _forgotten(history, event):
-            holder = holders.setdefault(event.place, event.message)
-            if holder != event.message:
-                yield f"{event.place} is the place of {holder} and of {event.message}"
+    for message, place in placed(history):
+        holder = holders.setdefault(place, message)
+        if holder != message:
+            yield f"{place} is the place of {holder} and of {message}"
 
 
 def _doubled(history: History) -> Iterator[str]:
@@ -266,11 +284,10 @@ def _doubled(history: History) -> Iterator[str]:
     could know.
     """
     places: dict[tuple[Message, int], Place] = {}
-    for event in history.events:
-        if isinstance(event, Receipt | Delivered) and event.place is not None and not _forgotten(history, event):
-            first = places.setdefault((event.message, event.place.ledger), event.place)
-            if first != event.place:
-                yield f"{event.message} stands in one log twice, at {first} and at {event.place}"
+    for message, place in placed(history):
+        first = places.setdefault((message, place.ledger), place)
+        if first != place:
+            yield f"{message} stands in one log twice, at {first} and at {place}"
 
 
 def _lost(history: History, subscription: Subscription) -> Iterator[str]:
@@ -281,8 +298,9 @@ def _lost(history: History, subscription: Subscription) -> Iterator[str]:
     due = Due(subscription.name)
     for event in history.events:
         due.note(event)
+    back = rollbacks(history)
     for message, receipt in receipts(history).items():
-        if _forgotten(history, receipt):
+        if any(it.forgot(receipt) for it in back):
             continue
         if message not in came:
             yield f"{message} was stored at {receipt.place} and never came to {subscription.name}"
@@ -301,11 +319,11 @@ def _come_back(history: History, subscription: Subscription) -> Iterator[str]:
     """
     confirmed: dict[Place, AckConfirmed] = {}
     slack = 0.0 if subscription.ordered else ON_THE_WAY
-    forgot = [event for event in history.events if isinstance(event, WentBack)]
+    back = rollbacks(history)
     for event in history.events:
         match event:
             case AckConfirmed() if event.subscription == subscription.name:
-                if not any(it.forgot(event) for it in forgot):
+                if not any(it.forgot(event) for it in back):
                     confirmed.setdefault(event.place, event)
             case Sought() if event.subscription == subscription.name:
                 confirmed = {place: ack for place, ack in confirmed.items() if is_before(place, event.place)}

@@ -22,9 +22,9 @@ def forget_acknowledgements() -> None:
     """Confirm some acknowledgements without writing them."""
     save = SegmentLogs.save
 
-    async def broken(logs: SegmentLogs, *args: Any, drained: bool = False) -> None:
+    async def broken(logs: SegmentLogs, *args: Any, drained: bool = False, **others: Any) -> None:
         if drained or random.random() >= OFTEN:
-            await save(logs, *args, drained=drained)
+            await save(logs, *args, drained=drained, **others)
 
     SegmentLogs.save = broken  # type: ignore[method-assign,assignment]
 
@@ -68,10 +68,10 @@ def share_keys() -> None:
 def ignore_seeks() -> None:
     """Say that a subscription was moved, and leave it where it is."""
 
-    async def broken(*_: Any) -> None:
+    async def broken(*_: Any, **__: Any) -> None:
         pass
 
-    OpenLog.seek = broken  # type: ignore[method-assign,assignment]
+    OpenLog.seek = broken  # type: ignore[method-assign]
 
 
 FAULTS: Final[Mapping[str, Callable[[], None]]] = {

@@ -394,3 +394,10 @@ def test_every_id_that_two_messages_share_is_found(whole: History, data: st.Data
         return
     planted = with_last(whole, msgspec.structs.replace(one, place=other.place))
     assert any(text.startswith(f"{other.place} is the place of") for text in violations(planted))
+
+
+def test_long_histories_are_read_a_fixed_number_of_times() -> None:
+    """Or a run of a few seconds would take minutes to check: this one has as many messages as many of those."""
+    many = [Stored(Message("p0", "k0", number), Place(7, number)) for number in range(20_000)]
+    events = [it for stored in many for it in (*sent(stored), given_to(stored), *acked(stored))]
+    assert not violations(history(*events))
