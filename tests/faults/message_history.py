@@ -128,6 +128,9 @@ AnyEvent = Sent | Receipt | Failed | Delivered | AckSent | AckConfirmed | Sought
 class Subscription(msgspec.Struct, frozen=True):
     name: str
     ordered: bool  # one consumer at a time has a segment, and no segment before all before it
+    # Several are at a log, and one of them at a time is active. Who was may still take what it had in hand when another
+    # one became so, and is given again what it has not acknowledged when its turn comes again.
+    takes_turns: bool = False
     keyed: bool = False  # several share a log, and one of them at a time has a key: in order within each log
 
 
@@ -315,10 +318,10 @@ def _come_back(history: History, subscription: Subscription) -> Iterator[str]:
     """What was acknowledged, and confirmed to be, does not come again.
 
     To nobody at all who asked for messages after the confirmation; nor to those who had asked before, but for what was
-    on its way to one of several consumers.
+    on its way to one of several consumers of a log.
     """
     confirmed: dict[Place, AckConfirmed] = {}
-    slack = 0.0 if subscription.ordered else ON_THE_WAY
+    slack = 0.0 if subscription.ordered and not subscription.takes_turns else ON_THE_WAY
     back = rollbacks(history)
     for event in history.events:
         match event:
@@ -338,12 +341,16 @@ def _come_back(history: History, subscription: Subscription) -> Iterator[str]:
 
 
 def _repeated(history: History) -> Iterator[str]:
-    """Nothing is sent twice during one stay of a consumer: none of them asks for anything again."""
+    """Nothing is sent twice during one stay of a consumer: none of them asks for anything again.
+
+    Where they take turns a stay has several, and they do not know of each.
+    """
+    in_turns = {subscription.name for subscription in history.subscriptions if subscription.takes_turns}
     came: set[tuple[str, str, float, Place]] = set()
     for event in history.events:
         if isinstance(event, Sought):
             came = {delivery for delivery in came if delivery[0] != event.subscription}
-        elif isinstance(event, Delivered) and event.asked_at is not None:
+        elif isinstance(event, Delivered) and event.asked_at is not None and event.subscription not in in_turns:
             delivery = (event.subscription, event.consumer, event.asked_at, event.place)
             if delivery in came:
                 where = f"{event.consumer} of {event.subscription}"
@@ -355,7 +362,8 @@ def _shared_keys(history: History, subscription: Subscription) -> Iterator[str]:
     """While a consumer has messages of a key that it has not acknowledged, no other one is given later ones.
 
     Of consumers that stayed where they were between a delivery and its acknowledgement: whoever lost its place, or its
-    owner, may still have in hand what others were given meanwhile.
+    owner, may still have in hand what others were given meanwhile. And of messages that nobody had acknowledged in
+    another stay before: such an acknowledgement may reach the owner, or a later one, at any time, and then counts.
     """
     acks = {
         (event.consumer, event.place, event.asked_at): number
@@ -363,12 +371,17 @@ def _shared_keys(history: History, subscription: Subscription) -> Iterator[str]:
         if isinstance(event, AckSent) and event.subscription == subscription.name
     }
     held: dict[tuple[str, int], list[tuple[Delivered, int]]] = {}  # by key and log, with the number of the ack
+    acked_in: dict[Place, set[tuple[str, float | None]]] = {}  # the stays
     for number, event in enumerate(history.events):
+        if isinstance(event, AckSent) and event.subscription == subscription.name:
+            acked_in.setdefault(event.place, set()).add((event.consumer, event.asked_at))
         if not isinstance(event, Delivered) or event.subscription != subscription.name:
             continue
         line = event.message.key, event.place.ledger
         others = held[line] = [it for it in held.get(line, []) if it[1] > number]
         for other, _ in others:
+            if acked_in.get(other.place, set()) - {(other.consumer, other.asked_at)}:
+                continue
             if other.consumer != event.consumer and other.place.index < event.place.index:
                 yield (
                     f"{event.message} at {event.place} came to {event.consumer} of {subscription.name} while "

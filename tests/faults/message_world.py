@@ -26,7 +26,8 @@ from tests.support.waiting import Never, eventually
 
 NODES: Final = 2
 STREAM: Final = Subscription("stream", ordered=True)
-FAILOVER: Final = Subscription("failover", ordered=True)  # as a stream is, for topics that cannot have one
+# As a stream is, for topics that cannot have one.
+FAILOVER: Final = Subscription("failover", ordered=True, takes_turns=True)
 QUEUE: Final = Subscription("queue", ordered=False)
 KEYS: Final = Subscription("keys", ordered=False, keyed=True)
 SEEK: Final = Subscription("seek", ordered=False)

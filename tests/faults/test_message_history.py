@@ -33,6 +33,7 @@ from tests.faults.message_history import (
 STREAM: Final = Subscription("stream", ordered=True)
 QUEUE: Final = Subscription("queue", ordered=False)
 KEYS: Final = Subscription("keys", ordered=False, keyed=True)
+TURNS: Final = Subscription("failover", ordered=True, takes_turns=True)
 FIRST, SECOND, OTHER = Message("p0", "k0", 0), Message("p0", "k0", 1), Message("p0", "k1", 2)
 
 
@@ -197,6 +198,25 @@ def test_key_may_be_with_another_consumer_once_its_holder_lost_its_place() -> No
     first, second = given_to(ONE, KEYS, "c0", 0.5), given_to(TWO, KEYS, "c1", 0.5)
     in_another_stay = AckSent(0, KEYS.name, "c0", ONE.place, 0.6)
     assert not violations(history(*sent(ONE, TWO), first, second, in_another_stay, subscriptions=(KEYS,)))
+
+
+def test_key_is_free_when_its_messages_are_acknowledged_by_whoever_had_them_before() -> None:
+    """An acknowledgement that is sent again to another owner counts there, whoever was given the message since."""
+    late = AckSent(0, KEYS.name, "c1", ONE.place, 0.1)
+    again, ack = given_to(ONE, KEYS, "c0", 0.5), AckSent(0, KEYS.name, "c0", ONE.place, 0.5)
+    after = given_to(TWO, KEYS, "c1", 0.6)
+    before = (*sent(ONE, TWO), given_to(ONE, KEYS, "c1", 0.1))
+    assert not violations(history(*before, late, again, after, ack, subscriptions=(KEYS,)))
+    assert "while c0 had" in only(violations(history(*before, again, after, ack, late, subscriptions=(KEYS,))))
+
+
+def test_who_takes_turns_may_take_what_it_had_in_hand_but_not_what_it_asks_for_after() -> None:
+    first, other = given_to(ONE, TURNS, "c1", 0.0), given_to(ONE, TURNS, "c0", 0.01)
+    confirmed = (*sent(ONE), other, *acked(ONE, TURNS, "c0"))
+    assert not violations(history(*confirmed, first, subscriptions=(TURNS,)))
+    assert not violations(history(*sent(ONE), first, first, subscriptions=(TURNS,)))
+    anew = given_to(ONE, TURNS, "c1", 1.0)
+    assert "came back to c1" in only(violations(history(*confirmed, anew, subscriptions=(TURNS,))))
 
 
 def test_keys_are_in_order_within_a_log_and_not_across_logs() -> None:
