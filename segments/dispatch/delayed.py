@@ -4,7 +4,7 @@ The exact time is kept of those that are due first. Of the others it is only kno
 of every thousand of these when the first one is due. Then they are read again, and find their places anew.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -51,6 +51,23 @@ class IndexSet:
             del self._blocks[number]
         self._count -= 1
         return True
+
+    def add_block(self, number: int, block: int) -> None:
+        """Several of one block, which are not here."""
+        if block:
+            self._blocks[number] = self._blocks.get(number, 0) | block
+            self._count += block.bit_count()
+
+    def discard_block(self, number: int, block: int) -> int:
+        """Several of one block; those that were there."""
+        before = self._blocks.get(number, 0)
+        found = before & block
+        if found == before:
+            self._blocks.pop(number, None)
+        else:
+            self._blocks[number] = before ^ found
+        self._count -= found.bit_count()
+        return found
 
     def take(self, number: int) -> list[int]:
         """All of a block, which leave."""
@@ -108,17 +125,24 @@ class Delayed:
         self._near.add(index)
         if len(self._heap) >= 2 * self._kept:
             self._heap.sort()
-            for item in self._heap[self._kept :]:
-                if self._near.discard(item & _INDEX):
-                    self._add_far(item & _INDEX, item >> _INDEX_BITS)
+            self._send_far(self._heap[self._kept :])
             del self._heap[self._kept :]
 
-    def _add_far(self, index: int, due_ms: int) -> None:
-        self._far.add(index)
-        number = index >> _SHIFT
-        self._far_dues[number] = min(due_ms, self._far_dues.get(number, due_ms))
-        if self._next_far is None or due_ms < self._next_far:
-            self._next_far = due_ms
+    def _send_far(self, items: Sequence[int]) -> None:
+        """Tens of thousands at once, for which everything else waits: by blocks instead of one by one."""
+        blocks: dict[int, int] = {}
+        for item in items:
+            index = item & _INDEX
+            number = index >> _SHIFT
+            if number not in blocks:
+                blocks[number] = 0
+                # The first of a block is due first, because they are in order.
+                due_ms = item >> _INDEX_BITS
+                self._far_dues[number] = min(due_ms, self._far_dues.get(number, due_ms))
+            blocks[number] |= 1 << (index & _LOW)
+        for number, block in blocks.items():
+            self._far.add_block(number, self._near.discard_block(number, block))
+        self._next_far = min(self._far_dues.values(), default=None)
 
     def take_due(self, now_ms: int, most: int) -> list[int]:
         """Some that are due, or may be: so many, or up to a block more. They are not here any more."""
