@@ -70,8 +70,13 @@ class StoredTopics:
         stored = await self._store.get(topic)
         if stored is None:
             return None
-        segments = records.decode_layout(stored.value).segments.values()
-        return next((segment for segment in segments if place_of(topic, segment) == place), None)
+        segments = records.decode_layout(stored.value).segments
+        if place.segment_id is not None:
+            # Consumers ask for each of a thousand segments: a look at all of them for each is a second of nothing else.
+            found = segments.get(place.segment_id)
+            return found if found is not None and place_of(topic, found) == place else None
+        legacy = (segment for segment in segments.values() if segment.legacy_topic_name)
+        return next((segment for segment in legacy if place_of(topic, segment) == place), None)
 
     async def register(
         self, topic: TopicName, subscription: str, *, ordered: bool | None, position: InitialPosition, segment_id: int
