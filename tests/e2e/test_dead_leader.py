@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -11,17 +12,21 @@ import trio
 
 from tests.e2e.controller_cluster import running_cluster
 from tests.e2e.vela_process import SCALABLE, run_vela
+from tests.support.consumers import registering
 
 TOPIC = "orders"
 pytestmark = pytest.mark.slow
 
 
 async def test_a_split_at_another_node_outlives_the_lease_of_a_killed_leader(tmp_path: Path) -> None:
-    async with running_cluster(tmp_path, 2) as cluster:
+    async with running_cluster(tmp_path, 2) as cluster, AsyncExitStack() as connections:
         await cluster.create(TOPIC)
-        # Whoever splits leads.
-        assert (await cluster.operate(TOPIC, "split/0")).status_code == 204
-        dead = cluster.led_by(TOPIC)
+        # A topic is led for as long as it has consumers.
+        for index, node in enumerate(cluster.nodes):
+            connection = await connections.enter_async_context(registering(node.pulsar_url, may_be_cut=True))
+            await connection.subscribed(f"topic://public/default/{TOPIC}", "s", f"c{index}")
+        assert (await cluster.operate(TOPIC, "split/0")).is_success
+        dead = await cluster.until_led(TOPIC)
         alive = cluster.nodes[1 - dead]
         cluster.nodes[dead].kill()
         async with httpx.AsyncClient(base_url=alive.http_url, timeout=30.0) as plain:
@@ -37,4 +42,6 @@ async def test_a_split_at_another_node_outlives_the_lease_of_a_killed_leader(tmp
         command = ["topics", "split", TOPIC, str(segment), "--admin-url", alive.http_url]
         outcome = await trio.to_thread.run_sync(partial(run_vela, *command))
         assert outcome.code == 0, outcome
-        assert cluster.led_by(TOPIC) == 1 - dead
+        assert await cluster.until_led(TOPIC) == 1 - dead
+        # Each split was made once.
+        assert cluster.look(TOPIC).layout.next_segment_id == (5 if segment == 1 else 7)
