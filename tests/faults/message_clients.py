@@ -61,20 +61,15 @@ class Recorder:
         self._begun = trio.current_time()
         self._events: list[AnyEvent] = []
         self._due = {it.name: Due(it.name) for it in subscriptions}
-        self.pending = 0  # messages that were sent and whose outcome is not known
+        self.stored = 0  # messages that have a receipt
         self.unconfirmed = 0  # acknowledgements for whose confirmation somebody waits
 
     def note(self, event: AnyEvent) -> None:
         self._events.append(event)
         for due in self._due.values():
             due.note(event)
-        match event:
-            case Sent():
-                self.pending += 1
-            case Receipt():
-                self.pending -= 1
-            case Failed():
-                self.pending -= 1
+        if isinstance(event, Receipt):
+            self.stored += 1
 
     def fault(self, what: str) -> None:
         self.note(Fault(self.now(), what))

@@ -6,7 +6,8 @@ stands in the list comes after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +15,8 @@ import msgspec
 
 # Where several consumers share messages, one of them may have been sent a message again just before another's
 # acknowledgement of it was confirmed. So long it may take until it is seen: the longest rest of a paused node, and what
-# lies in buffers on a busy machine.
-ON_THE_WAY: Final = 10.0
+# lies in buffers on a very busy machine.
+ON_THE_WAY: Final = 30.0
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
@@ -111,9 +112,9 @@ class WentBack(Event, frozen=True, tag="went-back"):
 
     to: float
 
-    def forgot(self, event: Event) -> bool:
-        """Whether it may have forgotten what this tells of."""
-        return self.to < event.at <= self.at + ON_THE_WAY
+
+class Anew(Event, frozen=True, tag="anew"):
+    """All nodes were killed and are back: nothing is on its way any more that they said before."""
 
 
 class Fault(Event, frozen=True, tag="fault"):
@@ -122,7 +123,7 @@ class Fault(Event, frozen=True, tag="fault"):
     what: str
 
 
-AnyEvent = Sent | Receipt | Failed | Delivered | AckSent | AckConfirmed | Sought | WentBack | Fault
+AnyEvent = Sent | Receipt | Failed | Delivered | AckSent | AckConfirmed | Sought | WentBack | Anew | Fault
 
 
 class Subscription(msgspec.Struct, frozen=True):
@@ -193,7 +194,7 @@ class Due:
         self._came: dict[Message, Place] = {}
         self._missing: set[Message] = set()  # kept up to date: it is asked for many times a second
         self._floors: dict[int, int] = {}  # by log: what is below was skipped
-        self._back: list[WentBack] = []
+        self._is_doubtful = False  # whether what is confirmed may be what the store has forgotten
 
     @property
     def missing(self) -> Set[Message]:
@@ -205,7 +206,7 @@ class Due:
 
     def note(self, event: AnyEvent) -> None:
         match event:
-            case Receipt() if not any(it.forgot(event) for it in self._back):
+            case Receipt() if not self._is_doubtful:
                 self._stored[event.message] = event
                 if not self._is_settled(event.message, event):
                     self._missing.add(event.message)
@@ -221,9 +222,11 @@ class Due:
                     self._floors[event.place.ledger] = event.place.index + 1
                 self._look_again()
             case WentBack():
-                self._back.append(event)
-                self._stored = {it: receipt for it, receipt in self._stored.items() if not event.forgot(receipt)}
+                self._is_doubtful = True
+                self._stored = {it: receipt for it, receipt in self._stored.items() if receipt.at <= event.to}
                 self._look_again()
+            case Anew():
+                self._is_doubtful = False
 
     def _look_again(self) -> None:
         self._missing = {it for it, receipt in self._stored.items() if not self._is_settled(it, receipt)}
@@ -233,17 +236,23 @@ class Due:
         return message in self._came or (place is not None and place.index < self._floors.get(place.ledger, 0))
 
 
-def rollbacks(history: History) -> list[WentBack]:
-    return [event for event in history.events if isinstance(event, WentBack)]
+def forgetting(history: History) -> Callable[[Event], bool]:
+    """Tells of an event whether the store may have forgotten it: between what it went back to and a new beginning."""
+    spans: list[tuple[float, float]] = []
+    for event in history.events:
+        match event:
+            case WentBack():
+                spans.append((event.to, inf))
+            case Anew():
+                spans = [(begin, min(end, event.at)) for begin, end in spans]
+    return lambda event: any(begin < event.at <= end for begin, end in spans)
 
 
 def placed(history: History) -> Iterator[tuple[Message, Place]]:
     """Which message stood where, by all that the store has not forgotten since."""
-    back = rollbacks(history)
+    is_forgotten = forgetting(history)
     for event in history.events:
-        if not isinstance(event, Receipt | Delivered) or any(it.forgot(event) for it in back):
-            continue
-        if event.place is not None:
+        if isinstance(event, Receipt | Delivered) and event.place is not None and not is_forgotten(event):
             yield event.message, event.place
 
 
@@ -301,9 +310,9 @@ def _lost(history: History, subscription: Subscription) -> Iterator[str]:
     due = Due(subscription.name)
     for event in history.events:
         due.note(event)
-    back = rollbacks(history)
+    is_forgotten = forgetting(history)
     for message, receipt in receipts(history).items():
-        if any(it.forgot(receipt) for it in back):
+        if is_forgotten(receipt):
             continue
         if message not in came:
             yield f"{message} was stored at {receipt.place} and never came to {subscription.name}"
@@ -322,11 +331,11 @@ def _come_back(history: History, subscription: Subscription) -> Iterator[str]:
     """
     confirmed: dict[Place, AckConfirmed] = {}
     slack = 0.0 if subscription.ordered and not subscription.takes_turns else ON_THE_WAY
-    back = rollbacks(history)
+    is_forgotten = forgetting(history)
     for event in history.events:
         match event:
             case AckConfirmed() if event.subscription == subscription.name:
-                if not any(it.forgot(event) for it in back):
+                if not is_forgotten(event):
                     confirmed.setdefault(event.place, event)
             case Sought() if event.subscription == subscription.name:
                 confirmed = {place: ack for place, ack in confirmed.items() if is_before(place, event.place)}
