@@ -64,10 +64,13 @@ async def owner_at(url: str) -> str:
 
 
 async def until_sent_to(url: str) -> None:
-    """Until the node at this address has the segment itself, as far as it knows."""
+    """Until the node at this address sends clients nowhere else, neither for the segment nor for the controller."""
 
     async def is_there() -> bool:
-        return await owner_at(url) == url
+        async with open_pool(url) as pool:
+            watch = await (await pool.service()).open_watch(full(TOPIC))
+            controller = (await watch.next()).dag.controller_broker_url
+        return controller in ("", url) and await owner_at(url) == url
 
     await eventually(is_there)
 
