@@ -27,7 +27,7 @@ SCALABLE: Final = "/admin/v2/scalable/public/default"
 START_LIMIT: Final = 30.0
 STOP_LIMIT: Final = 30.0
 
-READY = re.compile(r"ready (?P<pulsar>pulsar://[^ ]+:\d+) (?P<http>http://[^ ]+:\d+)\n")
+READY = re.compile(r"ready (?P<pulsar>pulsar(?:\+ssl)?://[^ ]+:\d+) (?P<http>http://[^ ]+:\d+)\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,8 +81,8 @@ class JavaPeer:
         except TimeoutError:
             raise AssertionError(f"{operation} took more than {within:g} s; the log is {self.log}") from None
 
-    def client(self, url: str) -> JavaClient:
-        return JavaClient(self, url)
+    def client(self, url: str, **options: Any) -> JavaClient:
+        return JavaClient(self, url, **options)
 
     def admin(self, url: str) -> JavaAdmin:
         return JavaAdmin(self, url)
@@ -188,8 +188,9 @@ def received(receiving: Future[Any], within: float = 30.0) -> list[Received]:
 class JavaClient(_Named):
     """A `PulsarClient`: its connections are its own."""
 
-    def __init__(self, peer: JavaPeer, url: str) -> None:
-        super().__init__(peer, "client", url=url)
+    def __init__(self, peer: JavaPeer, url: str, **options: Any) -> None:
+        """`trust` is the file with the certificates that it accepts."""
+        super().__init__(peer, "client", url=url, **options)
 
     def producer(self, topic: str, **options: Any) -> JavaProducer:
         return JavaProducer(self._peer, "producer", client=self._name, topic=topic, **options)

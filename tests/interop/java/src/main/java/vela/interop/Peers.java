@@ -19,6 +19,7 @@ import org.apache.pulsar.client.api.v5.config.ChunkingPolicy;
 import org.apache.pulsar.client.api.v5.config.DeadLetterPolicy;
 import org.apache.pulsar.client.api.v5.config.ProducerAccessMode;
 import org.apache.pulsar.client.api.v5.config.SubscriptionInitialPosition;
+import org.apache.pulsar.client.api.v5.config.TlsPolicy;
 import vela.interop.Shapes.Shape;
 
 /** Clients, producers and consumers of the V5 API, each under a name that the test chose. */
@@ -44,7 +45,11 @@ final class Peers {
     }
 
     private static PulsarClient client(JsonNode request) throws PulsarClientException {
-        return PulsarClient.builder().serviceUrl(request.get("url").asText()).build();
+        var builder = PulsarClient.builder().serviceUrl(request.get("url").asText());
+        if (request.has("trust")) {
+            builder.tlsPolicy(TlsPolicy.builder().trustCertsFilePath(request.get("trust").asText()).build());
+        }
+        return builder.build();
     }
 
     private <T> Sender<T> producer(JsonNode request, Shape<T> shape) throws PulsarClientException {
