@@ -14,14 +14,7 @@ from protocol.client.attaching import Attached
 from protocol.client.attachments import Kind
 from protocol.client.connection import ClientConnection
 from protocol.client.entries import Item, ReceivedEntry, ReceivedMessage, parse_entry
-from protocol.client.errors import (
-    ConnectionLost,
-    RequestTimedOut,
-    ServerMisbehaved,
-    ServerRefused,
-    SubscriptionDeleted,
-    is_passing,
-)
+from protocol.client.errors import RequestTimedOut, ServerMisbehaved, ServerRefused, SubscriptionDeleted, is_passing
 from protocol.client.inbox import Intake
 from protocol.client.message_ids import Edge, MessageId, edge_to_wire
 from protocol.client.pool import ConnectionPool
@@ -170,10 +163,12 @@ class SegmentConsumer(Attached):
             target = to if isinstance(to, int) else edge_to_wire(to)
         # Where a time is, only the server knows: a reader takes what comes from there.
         start = Start("earliest") if isinstance(to, int) else Start(to, is_inclusive=True)
+        backoff = Backoff()
         with trio.move_on_after(self._pool.timeout):
-            while not await self._try_seek(target, start):
-                pass
-            return
+            while True:
+                if await self._try_seek(target, start):
+                    return
+                await trio.sleep(backoff.next())
         raise RequestTimedOut(f"{self.topic} could not be moved within {self._pool.timeout:g} s.")
 
     async def _try_seek(self, target: api.MessageIdData | int, start: Start) -> bool:
@@ -186,7 +181,11 @@ class SegmentConsumer(Attached):
                 BaseCommand.SUCCESS,
                 on_answer=lambda _: self._start_anew(start),
             )
-        except (ConnectionLost, RequestTimedOut):
+        except ProtocolError as error:
+            # Whoever has lost the place may refuse it for that: the next owner decides.
+            has_place = self._connection is connection and self._number == number
+            if has_place and not is_passing(error):
+                raise
             return False
         finally:
             self._seeking.set()

@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import trio
 
 from protocol import client
 from protocol.client.acks import AckGroup
 from protocol.client.entries import ReceivedMessage
+from protocol.client.errors import RequestTimedOut
 from protocol.client.message_ids import MessageId
 from protocol.client.topic_consumer import TopicConsumer
 from protocol.errors import ProtocolError
@@ -268,7 +269,8 @@ class Consumer:
         self._moves += 1  # what is confirmed from now on may be void
         self._is_moving = True
         try:
-            await consumer.seek("earliest" if target is None else target)
+            while not await _sought(consumer, "earliest" if target is None else target):
+                pass  # however long the servers take for it here
         finally:
             self._is_moving = False
         place = None if target is None else Place(target.ledger, target.index)
@@ -334,6 +336,14 @@ class Consumer:
             pass  # the message comes again, here or elsewhere
         finally:
             self._recorder.unconfirmed -= 1
+
+
+async def _sought(consumer: TopicConsumer, to: MessageId | Literal["earliest"]) -> bool:
+    try:
+        await consumer.seek(to)
+    except RequestTimedOut:
+        return False
+    return True
 
 
 async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:

@@ -405,6 +405,29 @@ async def test_a_seek_is_tried_again_after_a_lost_connection() -> None:
         await consumer.seek(MessageId(SEGMENT, LEDGER, 3))
 
 
+@pytest.mark.parametrize("closed_first", [False, True], ids=["before it is told", "after it was told"])
+async def test_a_seek_is_tried_again_where_the_segment_has_gone_to(closed_first: bool) -> None:
+    """Its old owner refuses it: as one that does not serve it any more, or that does not know the consumer any more."""
+
+    async def script(peer: Peer) -> None:
+        await peer.greet()
+        request = await accept_consumer(peer)
+        seek = (await peer.expect(BaseCommand.SEEK)).seek
+        if closed_first:
+            await peer.send(close_consumer(request))
+            await peer.send(replies.error(seek.request_id, api.ConsumerNotFound, "Who are you?"))
+        else:
+            await peer.send(replies.error(seek.request_id, api.ServiceNotReady, "It is not served here any more."))
+            await peer.send(close_consumer(request))
+        await accept_consumer(peer)
+        again = (await peer.expect(BaseCommand.SEEK)).seek
+        await peer.send(replies.success(again.request_id))
+        await end_politely(peer)
+
+    async with consuming(script) as consumer:
+        await consumer.seek("earliest")
+
+
 async def test_a_refused_seek_is_raised_and_nothing_is_forgotten() -> None:
     async def script(peer: Peer) -> None:
         await peer.greet()
