@@ -53,6 +53,7 @@ async def test_messages_survive_faults_on_other_topics_and_through_seeks_and_rol
     check(await run(Plan(1, seconds=4.0, producers=2, rate=10.0, **VARIANTS[variant]), tmp_path), tmp_path)
 
 
+@pytest.mark.timeout(BROKEN_RUNS * SETTLE_LIMIT)
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("planted", "seen_as", "variant"),
