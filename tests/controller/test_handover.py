@@ -96,6 +96,8 @@ async def test_a_new_leader_goes_on_with_a_hand_over_where_the_old_one_left_it(v
         assert (await s.releasing())["a"] == moving
         await s.until_owned(0, 1, 2, 3)
         assert trio.current_time() - begun >= 2.0
+        # What is stored may be seen before whoever wrote it has its answer.
+        await eventually(lambda: heir.written)
         heir.check_owners()
 
 
