@@ -184,7 +184,9 @@ async def test_dropped_connections_come_back_with_what_they_know(valkey: ValkeyP
     ]
     found = await replay(plan, [*SEEDS, *sorted([*CHANGES, *steady])])
     watchers = of_kind(found, "watcher")
-    assert all(watcher["converged"] and watcher["reconnects"] for watcher in watchers)
+    assert all(watcher["converged"] for watcher in watchers)
+    # A connection that came late, on a busy machine, may have met no storm.
+    assert any(watcher["reconnects"] for watcher in watchers)
     assert totals(watchers, "duplicate", "out_of_order") == (0, 0)
     assert any(push["after_reconnect"] for push in of_kind(found, "push"))
 
