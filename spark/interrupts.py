@@ -24,6 +24,7 @@ T = TypeVar("T")
 INTERRUPTED: Final = 128 + signal.SIGINT
 TERMINATED: Final = 128 + signal.SIGTERM
 _SIGNALS_SEEN_S: Final = 0.2
+_DEFERRED: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def ends_cleanly(otherwise: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -47,10 +48,13 @@ def ends_cleanly(otherwise: str) -> Callable[[Callable[..., None]], Callable[...
 def interruptible(work: Callable[[], T], stop: Callable[[], object] = lambda: None) -> T:
     """Do it on another thread. On an interrupt `stop` is called until the work has ended, and then it is raised."""
     with ExitStack() as stack, ThreadPoolExecutor(1, thread_name_prefix="job") as threads:
-        doing = threads.submit(work)
+        with _deferred_signals() as redeliver:
+            # An interrupt inside of it would leave a thread that nobody waits for.
+            doing = threads.submit(work)
         interrupt: KeyboardInterrupt | None = None
         while True:
             try:
+                redeliver()
                 # Signals are seen between two waits.
                 wait([doing], timeout=_SIGNALS_SEEN_S)
                 if doing.done():
@@ -65,6 +69,24 @@ def interruptible(work: Callable[[], T], stop: Callable[[], object] = lambda: No
         if interrupt is not None:
             raise interrupt
         return doing.result()
+
+
+@contextmanager
+def _deferred_signals() -> Iterator[Callable[[], None]]:
+    """Signals that arrive in the block only count once what it yields is called."""
+    heard: list[int] = []
+    handled = [number for number in _DEFERRED if callable(signal.getsignal(number))]
+    before = {number: signal.signal(number, lambda number, _: heard.append(number)) for number in handled}
+
+    def redeliver() -> None:
+        while heard:
+            signal.raise_signal(heard.pop())
+
+    try:
+        yield redeliver
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -111,6 +111,33 @@ def test_interrupted_work_is_stopped_until_it_has_ended_and_no_sooner() -> None:
     assert ended.is_set()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_work_that_is_interrupted_while_its_thread_starts_is_waited_for(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, stopped, ended = threading.Event(), threading.Event(), threading.Event()
+    start = threading.Thread.start
+
+    def start_late(thread: threading.Thread) -> None:
+        start(thread)
+        assert begun.wait(LIMIT_S)
+        os.kill(os.getpid(), number)
+
+    def work() -> None:
+        begun.set()
+        assert stopped.wait(LIMIT_S)
+        ended.set()
+
+    @ends_cleanly("Interrupted.")
+    def command() -> None:
+        monkeypatch.setattr(threading.Thread, "start", start_late)
+        interruptible(work, stopped.set)
+
+    with pytest.raises(typer.Exit):
+        command()
+    assert ended.is_set()
+
+
 def test_work_that_is_done_hands_back_what_it_made_or_why_it_failed() -> None:
     assert interruptible(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
