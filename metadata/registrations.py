@@ -177,11 +177,12 @@ class Registrations:
         )
 
     def _attached(self, topic: TopicName, subscription: str, reply: Reply) -> Attached | None:
-        outcome, found, leader, assigned = reply
+        outcome, found, leader, assigned, entry = reply
         match outcome:
             case b"done":
                 return Attached(
                     found.decode(),
+                    identity_of(entry),
                     Leader.parse(leader) if leader else None,
                     assignment_of(assigned) if assigned else None,
                 )
@@ -231,19 +232,20 @@ class Registrations:
 
     async def consumers(
         self, lane: Lane, topic: TopicName, subscription: str, names: Sequence[str]
-    ) -> tuple[str | None, list[Consumer | None]]:
-        """The topic's incarnation and these consumers, None where one is not registered.
+    ) -> tuple[str | None, str | None, list[Consumer | None]]:
+        """The topic's incarnation, the subscription's id and these consumers, None where one is not registered.
 
-        No incarnation where the topic or the subscription is gone. Raises StoreLost where absence would say nothing.
+        No incarnation where the topic or the subscription is gone, no id where it cannot be read. Raises
+        StoreLost where absence would say nothing.
         """
         path = keys.path_of(topic)
         bucket = keys.bucket_of(path)
         slot = keys.BUCKET_SLOTS[bucket]
         fields = [f"{prefix.decode()}{name}" for name in names for prefix in (ATTACHED, ASSIGNED)]
-        incarnation, known, found, mark = await lane.gather(
+        incarnation, entry, found, mark = await lane.gather(
             [
                 (slot, ("HGET", keys.record_key(path), "incarnation")),
-                (slot, ("HEXISTS", keys.subscriptions_key(path), subscription)),
+                (slot, ("HGET", keys.subscriptions_key(path), subscription)),
                 (slot, ("HMGET", keys.members_key(path, subscription), *fields)),
                 (slot, ("GET", keys.marker_key(bucket))),
             ]
@@ -254,7 +256,9 @@ class Registrations:
             None if attached is None else consumer_of(name, attached, assigned)
             for name, attached, assigned in zip(names, found[::2], found[1::2], strict=True)
         ]
-        return incarnation.decode() if incarnation is not None and known else None, consumers
+        if incarnation is None or entry is None:
+            return None, None, consumers
+        return incarnation.decode(), identity_of(entry), consumers
 
     # What the leader does.
 

@@ -146,9 +146,10 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """What registering gave: the topic's incarnation, its leader, and what the consumer had if it was known."""
+    """What registering gave: which topic and which registration, the leader, and what a known consumer had."""
 
     incarnation: str
+    subscription_id: str | None  # None if it cannot be read
     leader: Leader | None
     assignment: Assignment | None
 

@@ -37,6 +37,7 @@ class ConsumerSession:
         "request_id",
         "since_ms",
         "subscription",
+        "subscription_id",
         "told",
         "topic",
         "tried_as",
@@ -67,6 +68,7 @@ class ConsumerSession:
         self.attached_at = 0.0
         self.doubted = False  # the store may have lost what it knew of it
         self.incarnation = ""
+        self.subscription_id: str | None = None  # that it was attached to; None if that cannot be told
         self.epoch = 0
         self.told: tuple[AssignedSegment, ...] | None = None  # None until the request is answered
         self.closed = False

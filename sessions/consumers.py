@@ -21,7 +21,7 @@ from metadata.node_sessions import NodeSession
 from metadata.records import Leader
 from metadata.registrations import Registrations
 from metadata.subscriptions import Assignment, Consumer
-from protocol import replies
+from protocol import data_replies, replies
 from protocol.backoff import Backoff
 from protocol.framing import encode
 from protocol.names import TopicName
@@ -236,6 +236,7 @@ class ConsumerHub:
         session.attached_as = node
         session.attached_at = trio.current_time()
         session.incarnation = attached.incarnation
+        session.subscription_id = attached.subscription_id
         if session.closed:
             # Gone while this was on its way: nobody else would notice.
             await self._detach(session)
@@ -279,7 +280,7 @@ class ConsumerHub:
                     continue
                 names = [session.name for session in sessions]
                 try:
-                    incarnation, found = await self._registrations.consumers(
+                    incarnation, subscription_id, found = await self._registrations.consumers(
                         self._lane(), keys.topic_at(path), subscription, names
                     )
                 except Exception as error:
@@ -292,7 +293,7 @@ class ConsumerHub:
                 if self._trusted(bucket):
                     for session, consumer in zip(sessions, found, strict=True):
                         if not session.closed:
-                            self._take(session, incarnation, consumer)
+                            self._take(session, incarnation, subscription_id, consumer)
                 else:
                     self._marked.add(key)
                 # Consumers tend to come in crowds: what changes meanwhile is read together.
@@ -307,11 +308,17 @@ class ConsumerHub:
         session.attached_as = ""
         self._register(session)
 
-    def _take(self, session: ConsumerSession, incarnation: str | None, consumer: Consumer | None) -> None:
+    def _take(
+        self, session: ConsumerSession, incarnation: str | None, subscription_id: str | None, consumer: Consumer | None
+    ) -> None:
         if session.registering:
             return
         doubted, session.doubted = session.doubted, False
-        if incarnation != session.incarnation:
+        # A subscription of the same name may have been made anew, by a consumer of a single segment for example.
+        is_another = (
+            None not in (subscription_id, session.subscription_id) and subscription_id != session.subscription_id
+        )
+        if incarnation != session.incarnation or is_another:
             if doubted or not session.kind.is_durable:
                 # Deleted, or lost by the store in a fail-over, or a group that went with its last member while we were
                 # cut off: registering anew tells.
@@ -351,18 +358,25 @@ class ConsumerHub:
             session.outbox.push((encode(replies.assignment_update(session.consumer_id, content)),), session.key)
 
     def _refuse(self, session: ConsumerSession, server_error: int, message: str) -> None:
-        """The last word: an error to who waits for an answer, an empty assignment to who has one."""
+        """The last word: an error to who waits for an answer, an empty assignment to who has one.
+
+        That alone may mean that there are more consumers than segments, so those whose topic or subscription was
+        deleted are closed as well. Pulsar's clients know no such command for a registered consumer, and ignore it.
+        """
         if session.closed:
             return
         # First, because it takes back what is still queued for this consumer.
         self._end(session)
         if session.told is None:
             self.counters.refused += 1
-            last_word = replies.subscribe_refused(session.request_id, server_error, message)
-        else:
+            session.outbox.reply(encode(replies.subscribe_refused(session.request_id, server_error, message)))
+            return
+        if session.told:
             self.counters.pushes += 1
-            last_word = replies.assignment_update(session.consumer_id, assigned(session.topic, session.epoch, ()))
-        session.outbox.reply(encode(last_word))
+            nothing = assigned(session.topic, session.epoch, ())
+            session.outbox.reply(encode(replies.assignment_update(session.consumer_id, nothing)))
+        if server_error == api.TopicNotFound:
+            session.outbox.reply(encode(data_replies.close_consumer(session.consumer_id)))
 
     def _supersede(self, session: ConsumerSession) -> None:
         """Another connection has the consumer now. If two clients use one name, this one has to stop."""

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from math import inf
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import trio
 
 from protocol.backoff import Backoff
 from protocol.client.attachments import Kind
 from protocol.client.connection import ClientConnection
-from protocol.client.errors import AlreadyClosed, ConnectionLost, ServerRefused, is_passing
+from protocol.client.errors import (
+    AlreadyClosed,
+    ConnectionLost,
+    RequestTimedOut,
+    ServerRefused,
+    is_passing,
+    is_unknown,
+)
 from protocol.client.pool import ConnectionPool
 from protocol.errors import ProtocolError
 from protocol.framing import encode
 from protocol.wire.pulsar_api_pb2 import BaseCommand
+
+T = TypeVar("T")
 
 # How long closing waits for the server to confirm: it finds out by itself later on.
 _CLOSE_TIMEOUT = 5.0
@@ -64,6 +74,30 @@ class Attached(ABC):
                 return self._connection
             await self._changed.wait()
 
+    async def retry(self, attempt: Callable[[ClientConnection, int], Awaitable[T]], what: str) -> T:
+        """Let the server that has the place answer a request, which `attempt` makes by a connection and a number.
+
+        Whoever has lost the place may refuse it for that, and the next owner decides. What may pass is asked again, in
+        all no longer than a request may take; `what` should have been done is said if that is not enough.
+        """
+        backoff = Backoff()
+        refusal: ProtocolError | None = None
+        with trio.move_on_after(self._pool.timeout):
+            while True:
+                connection, number = await self.wait_attached(), self._number
+                try:
+                    return await attempt(connection, number)
+                except ProtocolError as error:
+                    refusal = error
+                    if self._connection is connection and self._number == number:
+                        if is_unknown(error):
+                            self._lose(error)  # it was given up there without a word
+                        elif not is_passing(error):
+                            raise
+                await trio.sleep(backoff.next())
+        reason = "" if refusal is None else f" The last refusal: {refusal}"
+        raise RequestTimedOut(f"{self.topic} could not be {what} within {self._pool.timeout:g} s.{reason}")
+
     async def run(self) -> None:
         with self._running:
             while self.failure is None:
@@ -91,6 +125,11 @@ class Attached(ABC):
             pass  # the connection is gone, and the place with it
         finally:
             self._running.cancel()
+
+    def abandon(self, reason: ProtocolError) -> None:
+        """It is over, whatever it waits for: it asks for no other place, and gives back the one it has."""
+        self._fail(reason)
+        self._running.cancel()
 
     def end(self, reason: ProtocolError) -> None:
         """For the connection: it has ended."""

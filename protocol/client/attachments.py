@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What can be attached to a connection. Each kind has numbers of its own."""
+    """What can be attached to a connection."""
 
     PRODUCER = "producer"
     CONSUMER = "consumer"
@@ -76,7 +76,12 @@ class AttachmentTable:
     def receive(self, command: BaseCommand, body: bytes) -> None:
         """Pass a command on; one for nobody came too late and does no harm."""
         kind, number_of = _RECIPIENTS[command.type]
-        if (attachment := self._attached.get((kind, number_of(command)))) is not None:
+        number = number_of(command)
+        attachment = self._attached.get((kind, number))
+        if attachment is None and command.type == BaseCommand.CLOSE_CONSUMER:
+            # Numbers are given once for all kinds, so it cannot mean somebody else.
+            attachment = self._attached.get((Kind.REGISTRATION, number))
+        if attachment is not None:
             attachment.receive(command, body)
 
     def end(self, reason: ProtocolError) -> None:

@@ -117,6 +117,11 @@ def is_passing(error: ProtocolError) -> bool:
     return isinstance(error, ConnectionLost | RequestTimedOut)
 
 
+def is_unknown(error: ProtocolError) -> bool:
+    """Whether the server does not know, or no longer, who asks: another place may be had."""
+    return isinstance(error, ServerRefused) and error.server_error == api.ConsumerNotFound
+
+
 # What a server says while segments move, nodes start and stores fail over, or an old connection still holds a place.
 _PASSING = frozenset(
     {

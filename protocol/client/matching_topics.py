@@ -9,7 +9,7 @@ from typing import Generic, TypeAlias, TypeVar
 import trio
 
 from protocol.backoff import Backoff
-from protocol.client.errors import ServerRefused
+from protocol.client.errors import ServerRefused, SubscriptionDeleted
 from protocol.client.inbox import InnerInbox
 from protocol.client.message_ids import Edge
 from protocol.client.topic_consumer import TopicConsumer
@@ -40,7 +40,11 @@ class TopicLeft:
 
 @dataclass(frozen=True, slots=True)
 class TopicFailed:
-    """It matches, and cannot be consumed. It is tried again, with growing pauses; the others go on."""
+    """It matches, and cannot be consumed. It is tried again, with growing pauses; the others go on.
+
+    With SubscriptionDeleted as the reason it is left alone, so that the subscription stays deleted, until it matches
+    anew: a topic of that name is created, or one that did not match any more does again.
+    """
 
     topic: str
     reason: ProtocolError
@@ -120,7 +124,14 @@ class MatchingTopic(Generic[AnyConsumer]):
         is_news = self.failure is None or str(self.failure) != str(reason)
         self.failure = reason
         self.attempted.set()
-        return self._failures == _MISSING_FOR if is_missing(reason) else is_news
+        if is_missing(reason) and not self._is_deleted:
+            return self._failures == _MISSING_FOR
+        return is_news
+
+    @property
+    def _is_deleted(self) -> bool:
+        """Whether its subscription is what is gone: trying again would make that anew."""
+        return isinstance(self.failure, SubscriptionDeleted)
 
     async def wait_over(self, inbox: InnerInbox) -> None:
         """Until it does not match any more, was renewed, or cannot be consumed further."""
@@ -141,7 +152,7 @@ class MatchingTopic(Generic[AnyConsumer]):
 
     async def pause(self) -> None:
         """Between two attempts."""
-        with trio.move_on_after(self._backoff.next()):
+        with trio.move_on_after(inf if self._is_deleted else self._backoff.next()):
             await self._changed.wait()
 
 

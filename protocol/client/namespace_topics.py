@@ -112,7 +112,7 @@ class NamespaceTopics(AsyncIterator[ReceivedMessage], ABC, Generic[AnyConsumer])
 
     @property
     def failures(self) -> Mapping[str, ProtocolError]:
-        """Those that match and are not consumed, with the reason; they are tried again."""
+        """Those that match and are not consumed, with the reason; see TopicFailed for whether they are tried again."""
         failed = {
             topic.name: topic.failure
             for topic in self._topics.values()

@@ -12,7 +12,7 @@ from protocol.client.addresses import ServiceAddress
 from protocol.client.attaching import Attached
 from protocol.client.attachments import Kind
 from protocol.client.connection import ClientConnection
-from protocol.client.errors import BadServiceUrl, RequestTimedOut, ServerMisbehaved, ServerRefused
+from protocol.client.errors import BadServiceUrl, RequestTimedOut, ServerMisbehaved, ServerRefused, SubscriptionDeleted
 from protocol.client.pool import ConnectionPool
 from protocol.errors import ProtocolError
 from protocol.wire import pulsar_api_pb2 as api
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class Registration(Attached):
     """Registers again wherever the controller is, always under the same name: that is who the consumer is.
 
-    Every assignment is told whole, the newest last.
+    Every assignment is told whole, the newest last. A server that closes it has deleted the subscription, or the topic
+    with it: it does not register again then, since that would make the subscription anew.
     """
 
     kind = Kind.REGISTRATION
@@ -51,8 +52,13 @@ class Registration(Attached):
         self._create = create_if_missing
         self._epoch = 0  # of the layout that the last assignment belongs to
         self._was_updated = False  # since it was asked to be registered
+        self._is_deleted = False
 
     def receive(self, command: BaseCommand, body: bytes) -> None:
+        if command.type == BaseCommand.CLOSE_CONSUMER:
+            self._is_deleted = True
+            self._dismiss()
+            return
         assignment = command.scalableTopicAssignmentUpdate.assignment
         # The same epoch is no reason to ignore it: consumers come and go without a change of the layout.
         if not self._was_updated or assignment.layout_epoch >= self._epoch:
@@ -62,7 +68,7 @@ class Registration(Attached):
     async def _find(self) -> ClientConnection:
         """Where the layout of the topic says that its controller is; any server will do where it does not say."""
         connection = await self._pool.connection_for(self.topic)
-        watch = await connection.open_watch(self.topic, create_if_missing=self._create)
+        watch = await connection.open_watch(self.topic, create_if_missing=self._create and not self._is_deleted)
         try:
             with trio.fail_after(self._pool.timeout):
                 update = await watch.next()
@@ -72,6 +78,11 @@ class Registration(Attached):
             watch.abandon()
         if update.HasField("error"):
             raise ServerRefused(update.error, update.message)
+        if self._is_deleted:
+            raise SubscriptionDeleted(
+                f"Subscription {self._subscription} of {self.topic} was deleted, and its consumers with it: open a new"
+                " consumer to begin it anew."
+            )
         if not update.dag.controller_broker_url:
             return await self._pool.service()
         try:

@@ -14,7 +14,7 @@ from protocol.client.attaching import Attached
 from protocol.client.attachments import Kind
 from protocol.client.connection import ClientConnection
 from protocol.client.entries import Item, ReceivedEntry, ReceivedMessage, parse_entry
-from protocol.client.errors import RequestTimedOut, ServerMisbehaved, ServerRefused, SubscriptionDeleted, is_passing
+from protocol.client.errors import ServerMisbehaved, ServerRefused, SubscriptionDeleted, is_passing
 from protocol.client.inbox import Intake
 from protocol.client.message_ids import Edge, MessageId, edge_to_wire
 from protocol.client.pool import ConnectionPool
@@ -163,34 +163,21 @@ class SegmentConsumer(Attached):
             target = to if isinstance(to, int) else edge_to_wire(to)
         # Where a time is, only the server knows: a reader takes what comes from there.
         start = Start("earliest") if isinstance(to, int) else Start(to, is_inclusive=True)
-        backoff = Backoff()
-        with trio.move_on_after(self._pool.timeout):
-            while True:
-                if await self._try_seek(target, start):
-                    return
-                await trio.sleep(backoff.next())
-        raise RequestTimedOut(f"{self.topic} could not be moved within {self._pool.timeout:g} s.")
 
-    async def _try_seek(self, target: api.MessageIdData | int, start: Start) -> bool:
-        connection, number = await self.wait_attached(), self._number
-        # A server may close the consumer first: a new place is taken only when it is known where to read on.
-        self._seeking = trio.Event()
-        try:
-            await connection.request(
-                lambda request_id: requests.seek(request_id, number, target),
-                BaseCommand.SUCCESS,
-                on_answer=lambda _: self._start_anew(start),
-            )
-        except ProtocolError as error:
-            # Whoever has lost the place may refuse it for that: the next owner decides.
-            has_place = self._connection is connection and self._number == number
-            if has_place and not is_passing(error):
-                raise
-            return False
-        finally:
-            self._seeking.set()
-            self._seeking = None
-        return True
+        async def attempt(connection: ClientConnection, number: int) -> None:
+            # A server may close the consumer first: a new place is taken only when it is known where to read on.
+            self._seeking = trio.Event()
+            try:
+                await connection.request(
+                    lambda request_id: requests.seek(request_id, number, target),
+                    BaseCommand.SUCCESS,
+                    on_answer=lambda _: self._start_anew(start),
+                )
+            finally:
+                self._seeking.set()
+                self._seeking = None
+
+        await self.retry(attempt, "moved")
 
     def _start_anew(self, start: Start) -> None:
         """The subscription has moved, and what was received before is void."""
@@ -204,16 +191,26 @@ class SegmentConsumer(Attached):
 
     async def last_message_id(self) -> MessageId:
         """The last message of the topic; its index is -1 if there is none."""
-        connection, number = await self.wait_attached(), self._number
-        reply = await connection.request(
-            lambda request_id: requests.last_message_id(request_id, number), BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE
-        )
+
+        async def attempt(connection: ClientConnection, number: int) -> BaseCommand:
+            return await connection.request(
+                lambda request_id: requests.last_message_id(request_id, number),
+                BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
+            )
+
+        reply = await self.retry(attempt, "asked for its last message")
         return MessageId.from_wire(self.topic, reply.getLastMessageIdResponse.last_message_id)
 
     async def unsubscribe(self) -> None:
         """Remove the subscription itself from the topic, and with it this consumer."""
-        connection, number = await self.wait_attached(), self._number
-        await connection.request(lambda request_id: requests.unsubscribe(request_id, number), BaseCommand.SUCCESS)
+
+        async def attempt(connection: ClientConnection, number: int) -> None:
+            await connection.request(lambda request_id: requests.unsubscribe(request_id, number), BaseCommand.SUCCESS)
+
+        try:
+            await self.retry(attempt, "unsubscribed from")
+        except SubscriptionDeleted:
+            pass  # by somebody else, or by a request whose answer was lost
         await self.close()
 
     # Staying attached

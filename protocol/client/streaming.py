@@ -213,6 +213,11 @@ class StreamConsumer(TopicConsumer):
         if not isinstance(reason, AlreadyClosed):
             self._end(reason)
 
+    def _abandon(self, reason: ProtocolError) -> None:
+        super()._abandon(reason)
+        if self._registration is not None:
+            self._registration.abandon(reason)
+
     async def _close(self) -> None:
         if self._registration is not None:
             await self._registration.close()

@@ -222,6 +222,13 @@ class TopicConsumer(AsyncIterator[ReceivedMessage]):
         if self.failure is None:
             self.failure = reason
             self._inbox.end(reason)
+            if isinstance(reason, SubscriptionDeleted):
+                self._abandon(reason)
+
+    def _abandon(self, reason: ProtocolError) -> None:
+        """Leave everything at once: whoever asked for another place would make the deleted subscription anew."""
+        for segment in list(self._segments.values()):
+            segment.abandon(reason)
 
     async def _close(self) -> None:
         self._end(AlreadyClosed(f"The consumer of {self.topic} was closed."))

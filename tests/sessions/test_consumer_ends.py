@@ -9,6 +9,7 @@ import trio
 
 from metadata import keys
 from metadata.registrations import Registrations
+from metadata.subscriptions import SubscriptionType
 from protocol.wire import pulsar_api_pb2 as api
 from tests.sessions.consumers import LONG, TOPIC, counters, near_and_far, serving, stored, until_detached
 from tests.support.consumers import LIMIT, registering, stays, until_shared
@@ -26,6 +27,7 @@ async def test_consumers_of_a_deleted_topic_are_told_and_do_not_bring_it_back(va
     async with pair as (node, other, near, far, consumers):
         await transitions_of(other).delete(TOPIC)
         await eventually(lambda: [consumer.ids for consumer in consumers] == [set(), set()], within=LIMIT)
+        await eventually(lambda: all(consumer.closed for consumer in consumers), within=LIMIT)
         await near.leave(consumers[0])
         far.disconnect()
         await eventually(lambda: other.counters.connections == 0)
@@ -86,6 +88,57 @@ async def test_consumers_of_a_subscription_that_was_deleted_are_told(valkey: Val
         await near.round_trip()
         assert bystander.history == [{0, 1, 2, 3}]
         assert [consumer.ids for consumer in consumers] == [set(), set()]
+        await eventually(lambda: all(consumer.closed for consumer in consumers), within=LIMIT)
+        assert not again.closed
+        assert not bystander.closed
+
+
+async def test_consumers_of_a_deleted_subscription_do_not_join_another_one_of_its_name(
+    valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may begin elsewhere, and whoever deleted the former did not mean to keep its consumers."""
+    async with serving(valkey.url) as node, registering(node.pulsar_url) as client:
+        consumers = [await client.subscribed(TOPIC, "s", f"c{number}") for number in range(5)]
+        await until_shared(consumers, range(4))
+        registrations = Registrations(node.store)
+        with monkeypatch.context() as unheard:
+            # The node reads nothing until both have happened.
+            unheard.setattr(node.consumers, "_trusted", lambda bucket: False)
+            await registrations.delete_subscription(TOPIC, "s")
+            await registrations.create_subscription(TOPIC, "s", SubscriptionType.STREAM, 1)
+        node.consumers.changed(0, keys.path_of(TOPIC))
+        await eventually(lambda: all(consumer.closed for consumer in consumers), within=LIMIT)
+        assert (await stored(node)).consumers == {}
+
+
+async def test_a_consumer_without_segments_is_told_apart_from_one_whose_subscription_was_deleted(
+    valkey: ValkeyProcess,
+) -> None:
+    async with serving(valkey.url) as node, registering(node.pulsar_url) as client:
+        consumers = [await client.subscribed(TOPIC, "s", f"c{number}") for number in range(5)]
+        await until_shared(consumers, range(4))
+        await client.round_trip()
+        [surplus] = [consumer for consumer in consumers if not consumer.ids]
+        assert not surplus.closed
+        told = surplus.history
+        await Registrations(node.store).delete_subscription(TOPIC, "s")
+        await eventually(lambda: all(consumer.closed for consumer in consumers), within=LIMIT)
+        assert surplus.history == told
+
+
+async def test_a_consumer_whose_name_another_connection_has_is_not_closed(valkey: ValkeyProcess) -> None:
+    """It would come back, and take the name in its turn."""
+    async with (
+        serving(valkey.url) as node,
+        registering(node.pulsar_url) as client,
+        registering(node.pulsar_url) as successor,
+    ):
+        old = await client.subscribed(TOPIC, "s", "c")
+        new = await successor.subscribed(TOPIC, "s", "c")
+        await until_shared([new], range(4))
+        await eventually(lambda: old.ids == set(), within=LIMIT)
+        await client.round_trip()
+        assert not old.closed
 
 
 async def test_a_consumer_waiting_for_its_first_assignment_is_told_that_the_topic_is_gone(

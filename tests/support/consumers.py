@@ -42,6 +42,7 @@ class RegisteredConsumer:
         self.consumer_id = consumer_id
         self.name = name
         self.events: list[Response | Update] = []
+        self.closed = False
 
     @property
     def response(self) -> Response:
@@ -221,6 +222,8 @@ class ConsumerConnection:
                 self._take_response(command.scalableTopicSubscribeResponse)
             case BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE:
                 self._take_update(command.scalableTopicAssignmentUpdate)
+            case BaseCommand.CLOSE_CONSUMER:
+                self._take_close(command.close_consumer.consumer_id)
             case BaseCommand.SUCCESS:
                 self.successes.append(command.success.request_id)
             case BaseCommand.ERROR:
@@ -257,7 +260,18 @@ class ConsumerConnection:
             self.complaints.append(f"{consumer} was told the same again")
         self._take_event(consumer, update)
 
+    def _take_close(self, consumer_id: int) -> None:
+        consumer = self._by_id.get(consumer_id)
+        if consumer is None or not consumer.answered or consumer.closed:
+            self.complaints.append(f"consumer {consumer_id} was closed, which is not open")
+        elif consumer.ids:
+            self.complaints.append(f"{consumer} was closed before its segments were taken from it")
+        else:
+            consumer.closed = True
+
     def _take_event(self, consumer: RegisteredConsumer, event: Response | Update) -> None:
+        if consumer.closed:
+            self.complaints.append(f"{consumer} was told something after it was closed")
         if event.HasField("assignment"):
             listed = [segment.segment_id for segment in event.assignment.segments]
             if len(listed) > len(set(listed)):

@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from protocol import replies
+from protocol import data_replies, replies
 from protocol.client import StreamConsumer, open_pool, open_stream_consumer
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
@@ -35,6 +35,7 @@ class ConsumerServer:
         self.segments: Sequence[Sequence[int]] = [(0, 0, 0xFFFF)]
         self.busy: set[str] = set()
         self.missing: set[str] = set()
+        self.is_deleted = False  # the whole topic
         self.names: list[str] = []
         self.attached: dict[str, api.CommandSubscribe] = {}
         self.subscribed: list[api.CommandSubscribe] = []
@@ -71,6 +72,13 @@ class ConsumerServer:
         self.epoch += 1
         await self.peer.send(layout_of(segments, self.epoch, self._session))
 
+    async def close_registration(self) -> None:
+        await self.peer.send(data_replies.close_consumer(self._registered))
+
+    async def close(self, segment_id: int) -> None:
+        request = self.attached.pop(segment_topic(segment_id))
+        await self.peer.send(data_replies.close_consumer(request.consumer_id))
+
     async def delete(self) -> None:
         await self.peer.send(deleted(self._session))
 
@@ -87,6 +95,10 @@ class ConsumerServer:
                 await peer.send(replies.partitioned_metadata(command.partitionMetadata.request_id, self.partitions))
             case BaseCommand.SCALABLE_TOPIC_LOOKUP:
                 self._session = command.scalableTopicLookup.session_id
+                if self.is_deleted:
+                    assert not command.scalableTopicLookup.create_if_missing
+                    await self.delete()
+                    return
                 layout = layout_of(self.segments, self.epoch, self._session)
                 layout.scalableTopicUpdate.dag.controller_broker_url = peer.server.url
                 await peer.send(layout)

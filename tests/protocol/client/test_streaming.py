@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 import trio.testing
 
-from protocol.client import EXCLUSIVE, FAILOVER, KEY_SHARED, MessageId, ServerRefused, open_pool, open_stream_consumer
+from protocol.client import (
+    EXCLUSIVE,
+    FAILOVER,
+    KEY_SHARED,
+    MessageId,
+    ServerRefused,
+    SubscriptionDeleted,
+    open_pool,
+    open_stream_consumer,
+)
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from tests.protocol.client.consumer_server import ConsumerServer, segment_topic, streaming_from
@@ -181,3 +190,42 @@ async def test_the_partitions_of_a_plain_topic_are_divided_by_the_server() -> No
         (f"persistent://public/default/p-partition-{index}", FAILOVER) for index in range(2)
     ]
     assert server.names == []
+
+
+async def test_a_consumer_whose_registration_is_closed_ends_because_its_subscription_was_deleted() -> None:
+    server = ConsumerServer(1, 2)
+    async with streaming_from(server) as consumer:
+        await eventually(lambda: len(server.flowing) == 2)
+        await server.push()
+        await server.close_registration()
+        with pytest.raises(SubscriptionDeleted, match="open a new consumer"):
+            await consumer.receive()
+        assert consumer.segments == []
+        await eventually(lambda: not server.attached)
+    assert len(server.names) == 1
+    assert "left" not in server.events  # there is nothing to leave
+
+
+async def test_a_consumer_whose_registration_is_closed_is_told_where_it_is_its_topic_that_is_gone() -> None:
+    server = ConsumerServer()
+    async with streaming_from(server) as consumer:
+        server.is_deleted = True
+        await server.close_registration()
+        with pytest.raises(ServerRefused) as caught:
+            await consumer.receive()
+        assert caught.value.server_error == api.TopicNotFound
+        assert not isinstance(caught.value, SubscriptionDeleted)
+    assert len(server.names) == 1
+
+
+async def test_a_consumer_that_hears_of_the_deletion_at_a_segment_leaves_the_others_and_the_controller() -> None:
+    server = ConsumerServer(1, 2)
+    async with streaming_from(server) as consumer:
+        await eventually(lambda: len(server.flowing) == 2)
+        server.missing.add(segment_topic(1))
+        await server.close(1)
+        with pytest.raises(SubscriptionDeleted):
+            await consumer.receive()
+        await eventually(lambda: {"left", "closed 2"} <= set(server.events))
+        assert consumer.segments == []
+    assert len(server.names) == 1
