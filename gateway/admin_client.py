@@ -15,6 +15,8 @@ from protocol.names import PERSISTENT, NamespaceName, SegmentName, TopicName
 
 # Longer than the server is patient with its store (30 s for a request), so that its own sentence is what users see.
 _TIMEOUT = 35.0
+# A machine that is gone refuses nothing: packets to it are lost. Short, so that there is time for other tries.
+_CONNECT_TIMEOUT = 3.0
 # To the node that leads a topic; more than one only while the lead moves.
 _MAX_REDIRECTS = 5
 # Of an answer that says that the request was not even begun, because a dead node still leads the topic.
@@ -51,7 +53,10 @@ class AdminClient:
         if not self.url.startswith(("http://", "https://")):
             raise AdminError(f'The admin URL "{url}" cannot be used: give one like http://127.0.0.1:8080.')
         self._client = httpx.Client(
-            timeout=self._timeout, follow_redirects=True, max_redirects=_MAX_REDIRECTS, mounts=_LOOPBACK
+            timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, _CONNECT_TIMEOUT)),
+            follow_redirects=True,
+            max_redirects=_MAX_REDIRECTS,
+            mounts=_LOOPBACK,
         )
 
     def __enter__(self) -> Self:
@@ -225,7 +230,7 @@ class AdminClient:
     def _call_once(self, method: str, path: str, params: Sequence[tuple[str, str]], body: object) -> bytes:
         try:
             response = self._client.request(method, f"{self.url}{path}", params=list(params) or None, json=body)
-        except httpx.ConnectError as error:
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             asked = _server(error.request.url)
             if asked != _server(httpx.URL(self.url)):
                 raise _LeaderAway(

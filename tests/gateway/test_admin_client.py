@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -58,6 +59,15 @@ def follower(dead: str) -> Iterator[AdminStub]:
         yield stub
 
 
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a node whose machine answers nothing, not even with a refusal."""
+    monkeypatch.setattr(admin_client, "_CONNECT_TIMEOUT", 0.5)
+    with socket.create_server((HOST, 0), backlog=0) as listener, socket.create_connection(listener.getsockname()):
+        # Nobody accepts: with one connection waiting the kernel lets the requests for others fall.
+        yield f"http://{HOST}:{listener.getsockname()[1]}"
+
+
 def lets_the_follower_lead(follower: AdminStub, after: int) -> Callable[[int], None]:
     def on_pause(pauses: int) -> None:
         if pauses == after:
@@ -75,6 +85,22 @@ def test_call_that_is_sent_to_a_dead_leader_is_repeated_until_another_one_leads(
         client.split(TOPIC, 0)
     assert len(clock.pauses) == 7
     assert [target for _, target, _ in follower.requests] == [SPLIT] * 8
+
+
+def test_call_that_is_sent_to_a_lost_machine_is_repeated_until_another_node_leads(
+    follower: AdminStub, clock: Clock, lost: str
+) -> None:
+    follower.redirects[SPLIT] = f"{lost}{SPLIT}"
+    clock.on_pause = lets_the_follower_lead(follower, after=2)
+    with AdminClient(follower.url) as client:
+        client.split(TOPIC, 0)
+    assert len(clock.pauses) == 2
+
+
+def test_lost_machine_of_the_node_itself_is_named_soon(lost: str, clock: Clock) -> None:
+    with AdminClient(lost) as client, pytest.raises(AdminError, match="no Vela answers"):
+        client.split(TOPIC, 0)
+    assert clock.pauses == []
 
 
 def test_command_that_is_sent_to_a_dead_leader_waits_for_another_one(follower: AdminStub, clock: Clock) -> None:
