@@ -25,6 +25,7 @@ FIGURES = {
     ],
     "watches": ["memory per namespace watch", "one change to all namespace watches"],
     "stalled": ["p99 beside a stalled peer"],
+    "creates": ["creating a topic beside a namespace watch, p99"],
     "failover": ["fail-over after a kill, median", "fail-over after a kill, worst"],
     "rebalance": [
         "segments moved when one joins or leaves",
@@ -40,6 +41,7 @@ FIGURES = {
         "time per delivered message, one subscription",
         "time per delivered message, twenty subscriptions",
     ],
+    "delayed": ["lateness of delayed messages, p99"],
     "segments": ["memory per idle segment"],
     "record": ["recorder overhead"],
     "analysis": ["analysis of a smaller trace", "analysis of a larger trace", "analysis, how time grows"],
