@@ -67,9 +67,10 @@ async def test_the_next_owner_gets_a_segment_when_the_old_one_is_evicted(valkey:
 async def test_the_next_owner_gets_a_segment_when_the_time_to_hand_it_over_has_run_out(valkey: ValkeyProcess) -> None:
     async with stage(valkey, handover=0.5) as s:
         begun = await begin_hand_over(s)
-        assert (await s.owners())["b"] == set()
         await s.until_owned(0, 1, 2, 3)
         assert trio.current_time() - begun >= 0.5
+        at_first = next(owners["b"] for _, owners, _ in s.written if "b" in owners)
+        assert not at_first.segment_ids
         assert {len(ids) for ids in (await s.owners()).values()} == {2}
 
 
@@ -84,16 +85,19 @@ async def test_a_segment_goes_back_to_who_had_not_closed_it_yet(valkey: ValkeyPr
 @pytest.mark.slow
 async def test_a_new_leader_goes_on_with_a_hand_over_where_the_old_one_left_it(valkey: ValkeyProcess) -> None:
     """And lets nobody have the segment meanwhile; the time for it begins anew."""
-    async with stage(valkey, handover=2.0) as s, running_node(valkey.url, **(SETTINGS | {"handover": 2.0})) as other:
+    # For the old leader it never runs out, however long the test takes to get to its end.
+    async with stage(valkey) as s, running_node(valkey.url, **(SETTINGS | {"handover": 2.0})) as other:
         heir = Stage(other, valkey, s.segments)
         await begin_hand_over(s)
         moving = (await s.releasing())["a"]
+        # Of which nothing counts for the new one.
         await trio.sleep(1.0)
-        await s.node.leaders.resign()
         begun = trio.current_time()
+        await s.node.leaders.resign()
         await other.leaders.lead(TOPIC)
         await eventually(lambda: heir.counters.rounds)
-        assert (await s.releasing())["a"] == moving
+        releasing = (await s.releasing())["a"]
+        assert releasing == moving or trio.current_time() - begun >= 2.0
         await s.until_owned(0, 1, 2, 3)
         assert trio.current_time() - begun >= 2.0
         # What is stored may be seen before whoever wrote it has its answer.
@@ -208,8 +212,9 @@ async def test_who_comes_back_while_its_eviction_is_decided_never_shares_a_segme
                 evictions += 1
                 await s.join("a")
 
-        await s.detach("a")
+        # Counted from before it is detached: the leader, who counts from then, must not be earlier than this.
         overdue_at = trio.current_time() + 0.3
+        await s.detach("a")
         s.recording.after_reading = come_back
         await eventually(lambda: evictions, within=LIMIT)
         s.recording.after_reading = None

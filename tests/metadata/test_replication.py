@@ -85,7 +85,7 @@ async def test_what_was_stored_on_another_connection_is_confirmed_once_the_repli
 async def test_entries_are_stored_even_if_too_few_replicas_confirm_them(replicated: Replicated) -> None:
     async with log_bench(replicated.url) as b:
         claim = (await b.open()).claim
-        with pytest.raises(TooFewReplicas, match="1 of 2"):
+        with pytest.raises(TooFewReplicas, match="of 2"):
             await b.logs.append(claim, 0, entries(b"one"), {}, 3, replicas=2, replica_timeout=0.05)
         replicated.cut_replication()
         with pytest.raises(TooFewReplicas, match="0 of 1"):

@@ -90,8 +90,11 @@ async def test_an_owner_that_claims_anew_shuts_out_what_it_sent_before(topology:
 async def test_owners_that_take_a_log_from_each_other_lose_and_double_nothing(topology: Topology) -> None:
     """Whatever was confirmed stands at the index that was said, and nothing stands there that nobody sent."""
     async with log_bench(topology.url) as b, open_store(topology.url) as other:
-        confirmed: dict[int, bytes] = {}
-        sent: set[bytes] = set()
+        # The first is alone when it writes, and the last is fenced by nobody: there are two at least.
+        alone = b"f" * 16 + b" alone"
+        await b.logs.append((await b.open()).claim, 0, entries(alone), {}, len(alone))
+        confirmed: dict[int, bytes] = {0: alone}
+        sent = {alone}
 
         async def own(session: str, logs: SegmentLogs) -> None:
             for turn in range(10):

@@ -73,6 +73,7 @@ async def test_producers_are_left_unread_while_the_store_takes_nothing(node: Nod
         valkey.pause()
         try:
             nursery.start_soon(send_all)
+            await eventually(lambda: owned.sending.is_congested, LIMIT)
             stuck = -1
             while sent > stuck:
                 stuck = sent

@@ -99,7 +99,7 @@ class Peer:
 
 
 class Stage:
-    def __init__(self, nursery: trio.Nursery, *, auto_create: bool) -> None:
+    def __init__(self, nursery: trio.Nursery, *, auto_create: bool, notice: float) -> None:
         self.store = Store()
         self.nursery = nursery
         self.counters = Counters()
@@ -110,7 +110,7 @@ class Stage:
             create=self.store.create,
             owner_url="pulsar://node:1",
             auto_create=auto_create,
-            deletion_notice=NOTICE,
+            deletion_notice=notice,
         )
         self.peers: list[Peer] = []
 
@@ -126,9 +126,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(*, auto_create: bool = True) -> AsyncIterator[Stage]:
+async def staged(*, auto_create: bool = True, notice: float = NOTICE) -> AsyncIterator[Stage]:
     async with trio.open_nursery() as nursery:
-        stage = Stage(nursery, auto_create=auto_create)
+        stage = Stage(nursery, auto_create=auto_create, notice=notice)
         nursery.start_soon(stage.hub.run)
         yield stage
         for peer in stage.peers:
@@ -297,7 +297,8 @@ async def test_a_read_that_a_gap_overtook_does_not_count() -> None:
 
 
 async def test_a_topic_recreated_within_the_notice_is_an_ordinary_update() -> None:
-    async with staged() as stage:
+    notice = 1.5
+    async with staged(notice=notice) as stage:
         stage.store.put(Layout.create(1, 1))
         peer = stage.peer()
         stage.open(peer)
@@ -308,7 +309,7 @@ async def test_a_topic_recreated_within_the_notice_is_an_ordinary_update() -> No
         stage.store.put(Layout.create(1, 2), incarnation="b" * 16)
         stage.change()
         assert (await peer.next()).dag.segments[0].created_at_ms == 2
-        await trio.sleep(2 * NOTICE)
+        await trio.sleep(1.5 * notice)
         assert await peer.silence()
         assert 1 in peer.registry
 

@@ -69,17 +69,16 @@ async def recording_store(
             nursery.cancel_scope.cancel()
 
 
-async def live_a_life(store: TopicStore) -> list[tuple[str, int, bytes | None]]:
-    """Create, split, change and delete a topic, each a moment after the other was recorded; what happened."""
+async def live_a_life(store: TopicStore, recorder: Recorder) -> list[tuple[str, int, bytes | None]]:
+    """Create, split, change and delete a topic, each after the other was recorded; what happened."""
     happened: list[tuple[str, int, bytes | None]] = []
     version = await store.create(TOPIC, value_of(0), [])
     happened.append((Kind.CREATED, 0, value_of(0)))
     for value in (value_of(1), value_of(1, owner="team")):
-        # Longer than a change that nobody watches stays unread.
-        await trio.sleep(0.3)
+        await written(recorder, 2 + len(happened))
         version = await store.replace(TOPIC, version, value)
         happened.append((Kind.CHANGED, version.number, value))
-    await trio.sleep(0.3)
+    await written(recorder, 2 + len(happened))
     await store.delete(TOPIC, version, [])
     happened.append((Kind.DELETED, version.number, None))
     return happened
@@ -91,7 +90,7 @@ async def written(recorder: Recorder, count: int) -> None:
 
 async def test_every_change_is_recorded_in_order_with_its_value(valkey: ValkeyProcess, tmp_path: Path) -> None:
     async with recording_store(valkey.url, Plan(tmp_path)) as (store, recorder):
-        happened = await live_a_life(store)
+        happened = await live_a_life(store, recorder)
         await written(recorder, 2 + len(happened))
     events = events_of(tmp_path)
     assert [event.kind for event in events[:2]] == [Kind.GAP, Kind.BASE_END]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 from zlib import crc32
 
@@ -56,8 +58,20 @@ class Meeting:
         self._barrier.abort()
 
 
+@dataclass(frozen=True)
+class Later:
+    """Rows that no task gets to read before the event; among those before it each task has a change."""
+
+    rows: Sequence[Row]
+    after: threading.Event
+
+    def read(self) -> Iterator[Row]:
+        assert self.after.wait(30), "what the rest of the timeline waits for never came"
+        yield from self.rows
+
+
 async def replay(
-    plan: ReplayPlan, rows: Sequence[Row], *, met: Callable[[str], None] = lambda _: None
+    plan: ReplayPlan, rows: Sequence[Row], *, later: Later | None = None, met: Callable[[str], None] = lambda _: None
 ) -> list[pa.RecordBatch]:
     """What all tasks hand back; `met` is called by each after they met, with what it has said there."""
     meeting = Meeting(plan.tasks)
@@ -69,9 +83,12 @@ async def replay(
             met(message)
             return said
 
-        own = [row for row in rows if crc32(row[3].encode()) % plan.tasks == index]
+        def own(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+            yield from timeline([row for row in rows if crc32(row[3].encode()) % plan.tasks == index])
+
         try:
-            found.extend(run_task(plan, index, timeline(own), meet))
+            batches = chain(own(rows), own(later.read()) if later else ())
+            found.extend(run_task(plan, index, batches, meet))
         except BaseException:
             meeting.abort()
             raise

@@ -27,8 +27,10 @@ from spark.profiles import ReconnectPattern
 from spark.replay.observing import OBSERVATION_SCHEMA
 from spark.replay.plans import Progress
 from spark.replay.task import check_open_files, run_task
-from tests.spark.replay.replays import NAMESPACE, OTHER, plan_for, replay, scripted_server
+from tests.faults.namespace_views import viewing_namespaces
+from tests.spark.replay.replays import NAMESPACE, OTHER, Later, plan_for, replay, scripted_server
 from tests.spark.replay.rows import TIMELINE_SCHEMA, Row, of_kind, timeline
+from tests.spark.replay.turnstile import Turnstile
 from tests.support.nodes import running_node
 from tests.support.ports import ReservedPort
 from tests.support.processes import ValkeyProcess
@@ -173,22 +175,47 @@ async def test_task_without_topics_or_watchers_takes_part(valkey: ValkeyProcess,
 
 
 async def test_dropped_connections_come_back_with_what_they_know(valkey: ValkeyProcess, node: Node) -> None:
-    plan = plan_for(
-        node.pulsar_url,
-        valkey.url,
-        reconnect=ReconnectPattern(storm_every_s=0.2, downtime_ms=(20, 60)),
-        topic_share=0.4,
-    )
-    steady: list[Row] = [
-        (number * 20_000, 20 + number, NAMESPACE, f"t{number}", "create", f"c{number}", 0, None) for number in range(40)
-    ]
-    found = await replay(plan, [*SEEDS, *sorted([*CHANGES, *steady])])
-    watchers = of_kind(found, "watcher")
-    assert all(watcher["converged"] for watcher in watchers)
-    # A connection that came late, on a busy machine, may have met no storm.
-    assert any(watcher["reconnects"] for watcher in watchers)
+    """The first storm drops them all, and they are kept away until everything is written and the node knows of it."""
+    early: list[Row] = [(0, 20 + n, NAMESPACE, f"t{n}", "create", f"c{n}", 0, None) for n in range(8)]
+    written = threading.Event()
+    found: list[dict[str, Any]] = []
+
+    async def replay_all(turnstile: Turnstile) -> None:
+        def met(said: str) -> None:
+            if said.isdigit():
+                turnstile.shut()
+            elif said == "written":
+                written.set()
+
+        storms = ReconnectPattern(storm_every_s=0.2, downtime_ms=(20, 60))
+        plan = plan_for(turnstile.url, valkey.url, reconnect=storms, topic_share=0.4, patience_s=60.0, settle_s=60.0)
+        later = Later(CHANGES, after=turnstile.is_empty)
+        batches = await replay(plan, [*SEEDS, *early], later=later, met=met)
+        found.extend(row for batch in batches for row in batch.to_pylist())
+
+    async with (
+        viewing_namespaces(node) as viewer,
+        Turnstile.before(node.pulsar_url) as turnstile,
+        trio.open_nursery() as nursery,
+    ):
+        witness, other = await viewer.watch("public/replay-r1-shop"), await viewer.watch("public/replay-r1-store")
+        nursery.start_soon(replay_all, turnstile)
+        await eventually(written.is_set)
+        shop = {f"t{number}" for number in range(8)} | FINAL[NAMESPACE]
+        await eventually(lambda: witness.held == {f"topic://public/replay-r1-shop/{topic}" for topic in shop})
+        await eventually(lambda: other.held == {f"topic://public/replay-r1-store/{topic}" for topic in FINAL[OTHER]})
+        turnstile.open()
+    watchers = [row for row in found if row["record"] == "watcher"]
+    assert sorted(watcher["watcher"] for watcher in watchers) == list(range(8))
+    assert all(watcher["converged"] and watcher["reconnects"] for watcher in watchers)
     assert totals(watchers, "duplicate", "out_of_order") == (0, 0)
-    assert any(push["after_reconnect"] for push in of_kind(found, "push"))
+    told = {row["watcher"]: row for row in found if row["record"] == "push" and row["after_reconnect"]}
+    # Whoever watched a topic that was deleted meanwhile is told that it is gone, which is no push.
+    assert set(told) == {watcher["watcher"] for watcher in watchers if watcher["topic"] != "carts"}
+    assert {watcher["topic"] for watcher in watchers} == {None, "orders", "carts", "shelves"}
+    first_seen = {NAMESPACE: "returns", OTHER: "boxes"}
+    for push in told.values():
+        assert push["topic"] or first_seen[push["namespace"]] in push["added"]
 
 
 def snapshot_and(command: BaseCommand, topics: Sequence[str], *updates: BaseCommand) -> list[BaseCommand]:
