@@ -25,7 +25,6 @@ from tests.support.nodes import transitions_of
 from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
 
-
 # A thousand of anything may take a minute and more where others use the cores too; so may a renewal of the lease.
 CROWD_LIMIT: Final = 240.0
 
