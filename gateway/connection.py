@@ -163,7 +163,10 @@ class Connection:
             if outbox.closed:
                 return
         if bad is not None:
-            raise bad
+            try:
+                raise bad
+            finally:
+                bad = None  # else it and this frame would hold each other
 
     def _pace(self) -> float:
         """How long to leave the peer unread because of the watches it opened; a second's worth may come at once."""
