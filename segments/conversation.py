@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -15,6 +15,7 @@ from metadata.errors import StoreError
 from protocol import replies
 from protocol.errors import ProtocolError
 from protocol.framing import encode
+from protocol.turns import SlowTurns
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.dispatch.errors import DispatchRefusal
@@ -50,6 +51,7 @@ class Surroundings:
     nursery: trio.Nursery
     schemas: SchemaRegistry
     seats: Seats
+    turns: SlowTurns = field(default_factory=SlowTurns)
 
 
 class Conversation:
@@ -113,7 +115,7 @@ class Conversation:
     ) -> None:
         try:
             with scope:
-                await work()
+                await self.around.turns.timed(BaseCommand.Type.Name(command.type), f"from {self.address}", work())
         except REFUSALS as error:
             self.refuse(command, error)
         except Exception:
