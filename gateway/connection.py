@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import logging
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import trio
 
 from gateway.keepalive import Roster
-from protocol.framing import FRAME_PADDING, BadFrame, FrameDecoder
+from protocol.framing import FRAME_PADDING, BadFrame, Frame, FrameDecoder, UnknownCommand
+from protocol.turns import SlowTurns
+from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.counters import CloseReason, Counters
 from sessions.dialogue import PING, Dialogue, State, Terms
 from sessions.errors import Violation
@@ -44,6 +46,7 @@ class Service:
     roster: Roster
     buffer: memoryview
     opens_per_second: float = 10_000
+    turns: SlowTurns = field(default_factory=SlowTurns)
 
 
 class Connection:
@@ -141,29 +144,44 @@ class Connection:
         if frames:
             self._awaiting_life = False
         dialogue, outbox = self._dialogue, self.outbox
+        turns = self._service.turns
+        clock, limit = turns.clock, turns.limit
+        began = clock()
         for count, frame in enumerate(frames, start=1):
             dialogue.receive(frame)
+            # One look at the clock for each: on the way of every message.
+            now = clock()
+            if now - began > limit:
+                turns.note(_name(frame), f"from {self._peer_name()}", now - began)
+            began = now
             if not self._settled and dialogue.state is State.CONNECTED:
                 self._settle()
             if outbox.congested:
                 self._paused = True
                 await outbox.wait_drained()
                 self._paused = False
+                began = clock()
             elif dialogue.congested:
                 self._paused = True
                 await dialogue.wait_relaxed()
                 self._paused = False
+                began = clock()
             elif dialogue.opens != self._opens_paid and (delay := self._pace()) > 0:
                 # A rate is held by not reading: an error would make a client give up that only came in a hurry.
                 self._paused = True
                 await trio.sleep(delay)
                 self._paused = False
+                began = clock()
             elif count % FRAMES_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
+                began = clock()
             if outbox.closed:
                 return
         if bad is not None:
-            raise bad
+            try:
+                raise bad
+            finally:
+                bad = None  # else it and this frame would hold each other
 
     def _pace(self) -> float:
         """How long to leave the peer unread because of the watches it opened; a second's worth may come at once."""
@@ -195,10 +213,14 @@ class Connection:
     def _leave(self) -> None:
         self._service.roster.discard(self)
         self._service.counters.connections -= 1
+        turns = self._service.turns
+        began = turns.clock()
         try:
             self._dialogue.end()
         except Exception:
             self._fail("ending the watches of a connection failed")
+        if (spent := turns.clock() - began) > turns.limit:
+            turns.note("the end of a connection", f"from {self.address}", spent)
 
     def _has_unread(self) -> bool:
         try:
@@ -212,3 +234,7 @@ class Connection:
         except OSError:
             return "a peer that is gone"
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _name(frame: Frame | UnknownCommand) -> str:
+    return "an unknown command" if isinstance(frame, UnknownCommand) else BaseCommand.Type.Name(frame.command.type)

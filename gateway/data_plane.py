@@ -26,6 +26,7 @@ from metadata.segment_logs import SegmentLogs
 from metadata.store import TopicStore
 from metadata.subscriptions import InitialPosition, Registration, SubscriptionType
 from protocol.names import TopicName
+from protocol.turns import SlowTurns
 from segments import placement
 from segments.around import Around, DataCounters, LogLimits
 from segments.caretaking import Caretaker
@@ -106,6 +107,7 @@ def build_data_plane(
     session_held: Callable[[], bool],
     followed_since: Callable[[int], float],
     nursery: trio.Nursery,
+    turns: SlowTurns,
 ) -> DataParts:
     logs = SegmentLogs(store)
     counters = DataCounters()
@@ -156,7 +158,7 @@ def build_data_plane(
         start=secrets.randbelow(keys.BUCKETS),
     )
     seats = Seats(SegmentHolders(store), nursery, handover=settings.handover, followed_since=followed_since)
-    plane = DataPlane(hosting, Starting(topics), nursery, schemas, seats)
+    plane = DataPlane(hosting, Starting(topics), nursery, schemas, seats, turns)
     # An owner that died is seen to be dead after its lease.
     moves = CursorMoves(logs, hosting, patience=2 * settings.session_lease)
     port = LogsOfTopics(store, logs, registrations, hosting, moves, lane)

@@ -17,6 +17,7 @@ from gateway.connection import Connection, Service
 from gateway.keepalive import Roster
 from protocol import replies
 from protocol.framing import encode
+from protocol.turns import SlowTurns
 from protocol.wire import pulsar_api_pb2 as api
 from sessions.counters import CloseReason, Counters
 from sessions.dialogue import Terms
@@ -61,12 +62,14 @@ class Listener:
         limits: ListenerLimits,
         outbox_limits: OutboxLimits,
         counters: Counters,
+        turns: SlowTurns | None = None,
     ) -> None:
         self._hubs = hubs
         self._terms = terms
         self._limits = limits
         self._outbox_limits = outbox_limits
         self._counters = counters
+        self._turns = turns or SlowTurns()
         self._roster = Roster(limits.handshake_timeout, limits.keep_alive)
         self._stopping = trio.Event()
 
@@ -84,6 +87,7 @@ class Listener:
                     self._roster,
                     memoryview(bytearray(RECEIVE_BUFFER)),
                     self._limits.opens_per_second,
+                    self._turns,
                 )
                 connections.start_soon(self._roster.run)
                 async with trio.open_nursery() as accepting:

@@ -12,11 +12,15 @@ from prometheus_client.registry import Collector
 
 from controller.garbage import GarbageCollector
 from controller.leaders import Leaders
+from gateway.cycles import CycleCollector
 from gateway.data_plane import DataParts
+from gateway.histograms import Durations
+from gateway.loop_lag import LoopLag
 from gateway.recorder.recorder import Recorder
 from metadata.feed import ChangeFeed
 from metadata.lanes import Lane
 from metadata.node_sessions import NodeSession
+from protocol.turns import SlowTurns
 from sessions.classic import ClassicService
 from sessions.consumers import ConsumerHub
 from sessions.counters import Counters
@@ -44,6 +48,9 @@ class Sources:
     garbage: GarbageCollector
     recorder: Recorder | None
     classic: ClassicService
+    loop_lag: LoopLag
+    turns: SlowTurns
+    cycles: CycleCollector
     data: DataParts | None = None
 
 
@@ -62,6 +69,7 @@ class _VelaCollector(Collector):
         self._sources = sources
 
     def collect(self) -> Iterator[Metric]:
+        yield from self._loop()
         yield from self._sockets()
         yield from self._watches()
         yield from self._classic()
@@ -71,6 +79,20 @@ class _VelaCollector(Collector):
             yield from _messages(self._sources.data)
         if self._sources.recorder is not None:
             yield from _recording(self._sources.recorder)
+
+    def _loop(self) -> Iterator[Metric]:
+        yield from _durations(
+            "loop_lag", "How late the event loop comes to what is due.", self._sources.loop_lag.durations
+        )
+        yield _labelled(
+            "slow_turns",
+            "Turns of the event loop above slow_turn, by what they were for.",
+            "work",
+            self._sources.turns.counts.items(),
+        )
+        yield from _durations(
+            "gc_pause", "Collections of cyclic garbage, while nothing else runs.", self._sources.cycles.pauses
+        )
 
     def _sockets(self) -> Iterator[Metric]:
         counters = self._sources.counters
@@ -220,6 +242,13 @@ def _labelled(name: str, text: str, label: str, values: Iterable[tuple[str, int]
     for key, value in values:
         family.add_metric([str(key)], value)
     return family
+
+
+def _durations(name: str, text: str, durations: Durations) -> Iterator[Metric]:
+    family = HistogramMetricFamily(f"vela_{name}_seconds", text)
+    family.add_metric([], list(durations.buckets()), sum_value=durations.total)
+    yield family
+    yield _gauge(f"{name}_longest_seconds", f"{text} The longest since the last scrape.", durations.take_longest())
 
 
 def _batch_sizes(batches: dict[int, int], total: int) -> Metric:

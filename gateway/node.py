@@ -23,15 +23,18 @@ from controller.migration import Migrations
 from controller.retention import Retention
 from controller.transitions import TopicLimits, Transitions
 from gateway.binding import open_sockets
+from gateway.cycles import CycleCollector
 from gateway.data_plane import DataParts, build_data_plane, segment_url
 from gateway.feed_switch import FeedSwitch
 from gateway.http.admission import AdmissionLimits
 from gateway.http.app import build_app
 from gateway.http.ports import AdminPorts
 from gateway.http.serve import ConnectionLimits, serve_http
+from gateway.http.turns import timed
 from gateway.leader_probe import LeaderProbe
 from gateway.listener import Listener, ListenerLimits
 from gateway.logs import redact_url
+from gateway.loop_lag import LoopLag
 from gateway.metrics import Sources, page_of
 from gateway.recorder.recorder import Recorder
 from gateway.recorder.recording import recording_of
@@ -49,6 +52,7 @@ from metadata.scripts import Script
 from metadata.store import TopicStore, open_store
 from metadata.unwrap import unwrapped
 from protocol.names import PERSISTENT, NamespaceName, TopicName
+from protocol.turns import SlowTurns
 from segments.schemas import SchemaRegistry
 from sessions.classic import ClassicService
 from sessions.consumer_sessions import ConsumerSession
@@ -128,6 +132,8 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             http_url = settings.advertise_http or _advertised("http", http_sockets)
 
             counters = Counters()
+            turns = SlowTurns(settings.slow_turn)
+            loop_lag, cycles = LoopLag(turns), CycleCollector(settings.gc_interval)
             limits = TopicLimits(
                 settings.max_segments, settings.max_properties, settings.max_property_size, settings.max_partitions
             )
@@ -183,6 +189,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 lists=topic_lists,
                 auto_create=settings.auto_create,
                 frame_limit=settings.max_message_size,
+                turns=turns,
             )
 
             def written(bucket: int, path: str, script: Script) -> None:
@@ -224,6 +231,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 session_held=lambda: session.held,
                 followed_since=lambda bucket: feed.followed_since(bucket),
                 nursery=background,
+                turns=turns,
             )
             leaders = Leaders(
                 store,
@@ -265,7 +273,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             switch.add(data.hosting)
             switch.add(data.plane.seats)
             hubs = Hubs(hub, namespaces, consumers, questions, data.plane)
-            listener = _listener(settings, hubs, pulsar_url, counters)
+            listener = _listener(settings, hubs, pulsar_url, counters, turns)
             lanes = (*store.lanes, feed.lane)
             sources = Sources(
                 counters,
@@ -280,6 +288,9 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 garbage,
                 recorder,
                 questions,
+                loop_lag,
+                turns,
+                cycles,
                 data,
             )
             app = build_app(
@@ -315,6 +326,8 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             background.start_soon(supervised, "the upkeep of segments", data.upkeep.run)
             background.start_soon(supervised, "the neglected segments", data.caretaker.run)
             background.start_soon(supervised, "the garbage collection", garbage.run)
+            background.start_soon(supervised, "the measuring of the event loop", loop_lag.run)
+            background.start_soon(supervised, "the collection of cycles", cycles.run)
             if recorder is not None:
                 if settings.record_values:
                     readback.add(recorder.values)
@@ -322,7 +335,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             async with trio.open_nursery() as serving:
                 stop_http = trio.Event()
                 serving.start_soon(listener.serve, pulsar_sockets)
-                serving.start_soon(serve_http, app, http_sockets, _http_limits(settings), stop_http)
+                serving.start_soon(serve_http, timed(app, turns), http_sockets, _http_limits(settings), stop_http)
                 await _until_whole(feed, timeouts.patience)
                 # Before that it can lead nothing.
                 with trio.move_on_after(timeouts.patience):
@@ -364,6 +377,7 @@ def _listener(
     hubs: Hubs[Watch, NamespaceWatch, ConsumerSession],
     pulsar_url: str,
     counters: Counters,
+    turns: SlowTurns,
 ) -> Listener:
     return Listener(
         hubs,
@@ -387,6 +401,7 @@ def _listener(
             total_bytes=settings.outbox_total_limit,
         ),
         counters,
+        turns,
     )
 
 

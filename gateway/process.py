@@ -62,7 +62,7 @@ def _spare_garbage_collection() -> None:
     """Look for cycles less often, and never among what the process keeps for life.
 
     Connections and watches are many and long-lived, and hold no cycles: with the default a storm of them has the
-    collector walk all of them again and again, for a fifth of the time.
+    collector walk all of them again and again, for a fifth of the time. `gateway.cycles` looks when it is worth it.
     """
     gc.collect()
     gc.freeze()

@@ -308,6 +308,13 @@ class Settings:
     )
     max_body: int = _row(kinds.size("1KB", "1GB"), "1MB", LIMITS, "Bytes of the body of one admin request.")
 
+    gc_interval: float = _row(
+        kinds.duration("100ms", "24h"),
+        "1m",
+        LIMITS,
+        "How often it is asked whether enough cyclic garbage may have gathered to look for it.",
+    )
+
     record: Path | None = _row(  # noqa: RUF009
         kinds.DIRECTORY,
         None,
@@ -345,6 +352,12 @@ class Settings:
         "info",
         LOGGING,
         "The least important records that are logged.",
+    )
+    slow_turn: float = _row(
+        kinds.duration("1ms", "1h"),
+        "100ms",
+        LOGGING,
+        "How long one command may keep everybody waiting before the log names it.",
     )
     log_format: str = _row(
         kinds.choice("text", "json"), "text", LOGGING, "Lines for people, or one JSON object per line."

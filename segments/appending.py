@@ -73,6 +73,16 @@ class Outcome:
     lost: Callable[[StoreError], None]
 
 
+# For what has ended and is told nothing more: the owner of the log holds its appender, which must not hold it for ever.
+_NOBODY: Final = Outcome(
+    stored=lambda entries: None,
+    receipts=lambda receipts: None,
+    refused=lambda refused, error: None,
+    sealed=lambda refused: None,
+    lost=lambda error: None,
+)
+
+
 class _Stored(NamedTuple):
     """What a call has stored: from which index on, and for whom; `new` is what of `taken` was not there before."""
 
@@ -129,7 +139,13 @@ class Appender:
         self.ended = True
         left = self._emptied()
         self._note_progress()
+        self._let_go_of_owner()
         return left
+
+    def _let_go_of_owner(self) -> None:
+        """Once nothing can happen any more that it has to be told."""
+        if self.ended and not self._running and self._untold is None:
+            self._outcome = _NOBODY
 
     @property
     def is_idle(self) -> bool:
@@ -171,6 +187,7 @@ class Appender:
         finally:
             self._running = False
             self._note_progress()
+            self._let_go_of_owner()
 
     def _fail(self, error: Exception) -> None:
         log.exception("appending to %s failed", self.claim.place.name)
@@ -316,6 +333,8 @@ class Appender:
             self._tell_untold()
         except Exception as error:
             self._fail(error)
+        finally:
+            self._let_go_of_owner()
 
     def _tell_untold(self) -> None:
         """Tell what the last call has stored, if nobody was told yet."""

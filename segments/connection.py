@@ -35,7 +35,7 @@ class DataDialogue:
     """The producers and consumers of one connection."""
 
     def __init__(self, plane: Surroundings, peer: Peer, address: str, client_version: str) -> None:
-        self._talk = Conversation(plane, peer, address, client_version, self.end)
+        self._talk = Conversation(plane, peer, address, client_version)
         self._producers = ProducerDialogue(self._talk)
         self._consumers = ConsumerDialogue(self._talk)
 

@@ -96,7 +96,7 @@ class ConsumerDialogue:
                 f"Subscription {request.subscription} was deleted, and its consumers with it: open a new consumer to"
                 " begin it anew."
             )
-        self._talk.start(command, lambda: self._open_consumer(request), ("consumer", request.consumer_id))
+        self._talk.start(command, lambda: self._open_consumer(request), ("consumer", request.consumer_id), self.end)
 
     async def _open_consumer(self, request: api.CommandSubscribe) -> None:
         before = self._gone(request.consumer_id)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -15,6 +15,7 @@ from metadata.errors import StoreError
 from protocol import replies
 from protocol.errors import ProtocolError
 from protocol.framing import encode
+from protocol.turns import SlowTurns
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.dispatch.errors import DispatchRefusal
@@ -50,19 +51,16 @@ class Surroundings:
     nursery: trio.Nursery
     schemas: SchemaRegistry
     seats: Seats
+    turns: SlowTurns = field(default_factory=SlowTurns)
 
 
 class Conversation:
-    def __init__(
-        self, around: Surroundings, peer: Peer, address: str, client_version: str, ended: Callable[[], None]
-    ) -> None:
-        """`ended` is called again for what was opened after the connection had gone."""
+    def __init__(self, around: Surroundings, peer: Peer, address: str, client_version: str) -> None:
         self.around = around
         self.peer = peer
         self.address = address
         self.client_version = client_version
         self.clients = 0  # producers and consumers
-        self._ended = ended
         self._is_over = False
         self._opening: dict[Key, trio.CancelScope] = {}
         self._requests = 0  # under way
@@ -86,8 +84,17 @@ class Conversation:
                 " close some, or use another connection."
             )
 
-    def start(self, command: BaseCommand, work: Callable[[], Awaitable[None]], key: Key | None = None) -> None:
-        """Do what takes time; a refusal goes to the client. Under a key it can be given up."""
+    def start(
+        self,
+        command: BaseCommand,
+        work: Callable[[], Awaitable[None]],
+        key: Key | None = None,
+        ended: Callable[[], None] | None = None,
+    ) -> None:
+        """Do what takes time; a refusal goes to the client. Under a key it can be given up.
+
+        `ended` is called if the connection has gone meanwhile: what was opened then has nobody to close it.
+        """
         # What is closed is gone already, and there is no more of it than was open.
         if self._requests >= _MOST_REQUESTS and command.type != BaseCommand.CLOSE_PRODUCER:
             raise TooMany(f"{self._requests} requests of this connection are under way: wait for some of them.")
@@ -96,14 +103,19 @@ class Conversation:
         if key is not None:
             self.give_up(key)
             self._opening[key] = scope
-        self.around.nursery.start_soon(self._run, command, work, scope, key)
+        self.around.nursery.start_soon(self._run, command, work, scope, key, ended)
 
     async def _run(
-        self, command: BaseCommand, work: Callable[[], Awaitable[None]], scope: trio.CancelScope, key: Key | None
+        self,
+        command: BaseCommand,
+        work: Callable[[], Awaitable[None]],
+        scope: trio.CancelScope,
+        key: Key | None,
+        ended: Callable[[], None] | None,
     ) -> None:
         try:
             with scope:
-                await work()
+                await self.around.turns.timed(BaseCommand.Type.Name(command.type), f"from {self.address}", work())
         except REFUSALS as error:
             self.refuse(command, error)
         except Exception:
@@ -113,9 +125,8 @@ class Conversation:
             self._requests -= 1
             if key is not None and self._opening.get(key) is scope:
                 del self._opening[key]
-            if self._is_over:
-                # What was opened after the connection had gone has nobody to close it.
-                self._ended()
+            if self._is_over and ended is not None:
+                ended()
 
     def give_up(self, key: Key) -> None:
         """What is being opened under this key is not wanted any more."""

@@ -24,6 +24,14 @@ Encode = Callable[[], bytes | None]  # None: the cursor goes
 Told = Callable[[bool], None]  # whether it was written, or will not be any more
 
 
+def _no_claim() -> Claim | None:
+    return None
+
+
+def _ignore(error: StoreError) -> None:
+    """For a log that has ended."""
+
+
 class CursorKeeper:
     def __init__(
         self,
@@ -92,6 +100,9 @@ class CursorKeeper:
         self._hurry.set()
         for call in told:
             call(False)
+        if not self._running:
+            # They are the log's, which holds this.
+            self._claim, self._lost = _no_claim, _ignore
 
     async def _run(self) -> None:
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
@@ -139,9 +150,9 @@ class CursorKeeper:
             self._told = [*told, *self._told]
             self._lose(StoreError("Its cursors cannot be written, which is a fault of the server: its log has more."))
         finally:
+            self._running = False
             if self._ended:
                 self.end()  # once more, for what was under way when it was said
-            self._running = False
             self._idle.set()
 
     def _lose(self, error: StoreError) -> None:

@@ -419,7 +419,10 @@ class OpenLog:
         self._close_all(url)
         await self.sending.wait_idle()
         await self._keeper.flushed()
-        await self._around.logs.release(self.claim)
+        try:
+            await self._around.logs.release(self.claim)
+        finally:
+            self._keeper.end()
 
     def _close_all(self, url: str | None) -> None:
         self.is_open = False
@@ -431,6 +434,8 @@ class OpenLog:
         for saving in self._saving:
             saving.set()
         self._tail.clear()
+        # They hold the log, and so may the client of any of them for as long as it likes.
+        self.subscriptions, self._readers = {}, set()
         self._ended(self)
 
     # What follows.

@@ -55,7 +55,7 @@ class ProducerDialogue:
         request = command.producer
         if request.producer_id not in self._producers:
             self._talk.check_room()
-        self._talk.start(command, lambda: self._open_producer(command), ("producer", request.producer_id))
+        self._talk.start(command, lambda: self._open_producer(command), ("producer", request.producer_id), self.end)
 
     async def _open_producer(self, command: BaseCommand) -> None:
         request = command.producer
@@ -63,6 +63,7 @@ class ProducerDialogue:
         schema = Schema.from_wire(request.schema) if request.HasField("schema") else None
         version = await self._talk.around.schemas.get_or_create(TopicName.parse(request.topic), schema)
         named = request.HasField("producer_name") and bool(request.producer_name)
+        request_id = request.request_id
         producer = Producer(
             self._talk.peer,
             request.producer_id,
@@ -70,8 +71,9 @@ class ProducerDialogue:
             Mode(request.producer_access_mode),
             request.epoch,
             named and request.user_provided_producer_name,
-            begin=lambda: self._welcome(request.request_id, log_, producer, version, True),
-            refuse=lambda error: self._turn_away(command, producer, error),
+            # They hold neither the producer, which holds them, nor the request, which may be large.
+            begin=lambda begun: self._welcome(request_id, log_, begun, version, True),
+            refuse=lambda refused, error: self._turn_away(request_id, refused, error),
             address=self._talk.address,
             client_version=self._talk.client_version,
             is_managed=is_managed(request.metadata),
@@ -93,15 +95,15 @@ class ProducerDialogue:
         elif before[1] is not producer:
             before[0].sending.drop(before[1])
         self._producers[request.producer_id] = log_, producer
-        self._welcome(request.request_id, log_, producer, version, ready)
+        self._welcome(request_id, log_, producer, version, ready)
 
-    def _turn_away(self, command: BaseCommand, producer: Producer, error: DataRefusal) -> None:
+    def _turn_away(self, request_id: int, producer: Producer, error: DataRefusal) -> None:
         """A producer that has waited is refused: the client forgets it, and does not close it."""
         found = self._producers.get(producer.producer_id)
         if found is not None and found[1] is producer:
             del self._producers[producer.producer_id]
             self._talk.clients -= 1
-        self._talk.refuse(command, error)
+        self._talk.reply(replies.error(request_id, error.server_error, str(error)))
 
     def _welcome(self, request_id: int, log_: OpenLog, producer: Producer, version: bytes, ready: bool) -> None:
         last = log_.sending.last_sequence(producer)

@@ -40,8 +40,9 @@ class Producer:
     mode: Mode
     epoch: int  # how often the client has connected it anew
     is_named: bool  # by its user
-    begin: Callable[[], None]  # tells a client that has waited that its producer may send
-    refuse: Callable[[DataRefusal], None] = lambda error: None  # or that it never will
+    # Told of it, so that they need not hold it:
+    begin: Callable[[Producer], None]  # tells a client that has waited that its producer may send
+    refuse: Callable[[Producer, DataRefusal], None] = lambda refused, error: None  # or that it never will
     address: str = ""
     client_version: str = ""
     is_managed: bool = False  # by a client that uses a classic log as the segment of a scalable topic
@@ -219,6 +220,10 @@ class Producers:
         if before is not None:
             self._drop(before)
         self._waiting.append(producer)
+
+    def end(self) -> None:
+        """Nobody joins any more; who is here may still leave."""
+        self._fence = lambda producer: None  # it is that of who holds this
 
     def take_waiting(self) -> list[Producer]:
         """Those who wait, for whom there will be nothing to send to."""

@@ -42,6 +42,14 @@ _MOST_AWAY: Final = 10_000
 _PLACES_MEMORY: Final = 60.0
 
 
+def _nothing() -> None:
+    """For a log that has ended: it was told all that it can be told."""
+
+
+def _no_backlog() -> int:
+    return 0
+
+
 class Sending:
     def __init__(
         self,
@@ -160,7 +168,7 @@ class Sending:
             if following.broken:
                 return  # it has been told to go meanwhile
             following.waits = False
-            following.begin()
+            following.begin(following)
         except Exception:
             log.exception("a producer of %s could not be told that it may send", self.place.name)
             self.close(following)
@@ -205,7 +213,7 @@ class Sending:
     def _refuse_waiting(self, producer: Producer, error: DataRefusal) -> None:
         producer.broken = True
         self._note_away(producer)
-        producer.refuse(error)
+        producer.refuse(producer, error)
 
     def end_waiting(self) -> None:
         """Nothing more is appended: nobody needs to wait for a turn."""
@@ -283,6 +291,9 @@ class Sending:
         self._appender.end()
         for producer in self.producers.all:
             self.close(producer, url)
+        self.producers.end()
+        # They are the log's, which holds this.
+        self._note_sealed, self._backlog = _nothing, _no_backlog
 
     async def terminated(self) -> Terminated:
         """The refusal of a sealed log, for whoever watches the layout already knows what took its place."""

@@ -109,7 +109,7 @@ class LogSubscription:
         self._reading = False
         self._now_ms = now_ms
         self._asked_ms = 0  # when it was last asked what is wanted
-        self._alarm = Alarm(nursery, now_ms, self.wake)
+        self._alarm = Alarm(nursery, now_ms)
         self._max_unacked = max_unacked
         self._partition = partition
         self._sharing = KeySharing.AUTO_SPLIT
@@ -416,7 +416,7 @@ class LogSubscription:
         due = self.dispatcher.next_due
         # What was due when it was asked for waits for somebody who can take it.
         if due is not None and due > self._asked_ms and self.consumers:
-            self._alarm.set(due)
+            self._alarm.set(due, self.wake)
         for consumer in self.consumers:
             if not consumer.is_ready and not consumer.peer.closed and self.dispatcher.permits(consumer) > 0:
                 consumer.peer.when_sent(self.wake)

@@ -21,6 +21,7 @@ from protocol.errors import ProtocolError
 from protocol.framing import encode
 from protocol.hashing import topic_set_hash
 from protocol.names import PERSISTENT, NamespaceName, TopicName
+from protocol.turns import SlowTurns
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.errors import TooManyRequests, TooManyTopics, WatchRefused
@@ -69,8 +70,10 @@ class ClassicService:
         lists: TopicLists,
         auto_create: bool,
         frame_limit: int,
+        turns: SlowTurns | None = None,
     ) -> None:
         self.counters = ClassicCounters()
+        self.turns = turns or SlowTurns()
         self.lists = lists
         self.nursery = nursery
         self.frame_limit = frame_limit
@@ -80,8 +83,8 @@ class ClassicService:
         self._waiting: dict[NamespaceName, _SharedListing] = {}
         self._listing_slots = trio.CapacityLimiter(_LISTINGS_AT_ONCE)
 
-    def converse(self, outbox: Outbox) -> ClassicConversation:
-        return ClassicConversation(self, outbox)
+    def converse(self, outbox: Outbox, address: str) -> ClassicConversation:
+        return ClassicConversation(self, outbox, address)
 
     async def partitions(self, topic: TopicName, *, may_create: bool) -> int:
         """How many partitions a topic has, none if it has no such thing; TopicMissing where it is not and cannot be.
@@ -130,11 +133,12 @@ class ClassicService:
 class ClassicConversation:
     """One connection's questions and watches."""
 
-    __slots__ = ("_asked", "_outbox", "_service", "_watches")
+    __slots__ = ("_address", "_asked", "_outbox", "_service", "_watches")
 
-    def __init__(self, service: ClassicService, outbox: Outbox) -> None:
+    def __init__(self, service: ClassicService, outbox: Outbox, address: str) -> None:
         self._service = service
         self._outbox = outbox
+        self._address = address
         self._watches: dict[int, ListWatch] = {}
         self._asked = 0
 
@@ -219,7 +223,8 @@ class ClassicConversation:
 
     async def _answer(self, command: BaseCommand, answer: Callable[[], Awaitable[BaseCommand]]) -> None:
         try:
-            self._outbox.reply(encode(await answer()))
+            name, whose = BaseCommand.Type.Name(command.type), f"from {self._address}"
+            self._outbox.reply(encode(await self._service.turns.timed(name, whose, answer())))
         except (ProtocolError, StoreError) as error:
             self._refuse(command, error.server_error, str(error))
         except Exception:

@@ -221,7 +221,7 @@ class Dialogue(Generic[W, N, C]):
     def _ask_classic(self, command: BaseCommand) -> None:
         self.opens += 1
         if self._classic is None:
-            self._classic = self._hubs.classic.converse(self._outbox)
+            self._classic = self._hubs.classic.converse(self._outbox, self._address)
         if command.type == BaseCommand.WATCH_TOPIC_LIST:
             try:
                 self._check_room(self._classic.holds(command.watchTopicList.watcher_id))

@@ -101,7 +101,7 @@ class ClassicConversation(Protocol):
 class ClassicTopics(Protocol):
     """The classic topics as the dialogue sees them."""
 
-    def converse(self, outbox: Outbox) -> ClassicConversation: ...
+    def converse(self, outbox: Outbox, address: str) -> ClassicConversation: ...
 
 
 class DataConnection(Protocol):

@@ -57,7 +57,12 @@ class _Connection:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._end_when_idle)
                 # It wants a `SocketStream`, and uses no more of it than this class has.
-                await TCPServer(app, config, context, state, self).run()  # type: ignore[arg-type]
+                handler = TCPServer(app, config, context, state, self)  # type: ignore[arg-type]
+                try:
+                    await handler.run()
+                finally:
+                    # It and its protocol hold each other, and with them the last request and its answer.
+                    vars(handler).clear()
                 self._scope.cancel()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:

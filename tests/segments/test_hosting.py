@@ -141,7 +141,7 @@ async def test_look_that_fails_is_repeated_although_no_change_was_missed(valkey:
 
 async def joined(owned: OpenLog, name: str = "p") -> tuple[Producer, ListeningPeer]:
     peer = ListeningPeer()
-    producer = Producer(peer, 1, name, Mode.SHARED, 0, is_named=True, begin=lambda: None)
+    producer = Producer(peer, 1, name, Mode.SHARED, 0, is_named=True, begin=lambda begun: None)
     assert await owned.join(producer, None)
     return producer, peer
 

@@ -50,7 +50,7 @@ class Desk:
 
     async def producer(self, name: str, *, is_named: bool = True) -> tuple[Producer, ListeningPeer]:
         peer = ListeningPeer()
-        producer = Producer(peer, 1, name, Mode.SHARED, 0, is_named=is_named, begin=lambda: None)
+        producer = Producer(peer, 1, name, Mode.SHARED, 0, is_named=is_named, begin=lambda begun: None)
         assert await self.log.join(producer, None)
         return producer, peer
 
@@ -322,7 +322,7 @@ async def test_producer_that_waits_to_have_the_log_alone_cannot_send(valkey: Val
         first, first_peer = await d.producer("first")
         begun = trio.Event()
         peer = ListeningPeer()
-        waiting = Producer(peer, 1, "w", Mode.WAIT, 0, is_named=True, begin=begun.set)
+        waiting = Producer(peer, 1, "w", Mode.WAIT, 0, is_named=True, begin=lambda _: begun.set())
         assert not await d.log.join(waiting, None)
         d.send(waiting, 0)
         d.send(first, 0)
@@ -369,7 +369,7 @@ async def test_quota_is_about_what_nobody_has_consumed(valkey: ValkeyProcess) ->
         consumer, subscription, _ = await d.consumer("c")
         d.send(producer, 30)
         assert sender.errors == [(30, api.ProducerBlockedQuotaExceededError)]
-        late = Producer(sender, 2, "late", Mode.SHARED, 0, is_named=True, begin=lambda: None)
+        late = Producer(sender, 2, "late", Mode.SHARED, 0, is_named=True, begin=lambda begun: None)
         with pytest.raises(QuotaExceeded):
             await d.log.join(late, None)
         subscription.ack_cumulative(consumer, 29, (), None)
@@ -418,10 +418,10 @@ async def test_exclusive_producer_that_could_not_be_noted_is_in_nobodys_way(
             raise StoreUnavailable("The store does not answer now.")
 
         monkeypatch.setattr(d.bench.logs, "set_topic_epoch", fail)
-        first = Producer(ListeningPeer(), 1, "first", Mode.EXCLUSIVE, 0, is_named=False, begin=lambda: None)
+        first = Producer(ListeningPeer(), 1, "first", Mode.EXCLUSIVE, 0, is_named=False, begin=lambda begun: None)
         with pytest.raises(StoreUnavailable):
             await d.log.join(first, None)
-        second = Producer(ListeningPeer(), 1, "second", Mode.EXCLUSIVE, 0, is_named=False, begin=lambda: None)
+        second = Producer(ListeningPeer(), 1, "second", Mode.EXCLUSIVE, 0, is_named=False, begin=lambda begun: None)
         assert await d.log.join(second, None)
 
 
@@ -430,8 +430,8 @@ async def test_producer_that_waited_may_send_although_the_store_was_away(
 ) -> None:
     async with desk(valkey.url) as d:
         begun: list[str] = []
-        alone = Producer(ListeningPeer(), 1, "alone", Mode.EXCLUSIVE, 0, is_named=True, begin=lambda: None)
-        waiting = Producer(ListeningPeer(), 1, "w", Mode.WAIT, 0, is_named=True, begin=lambda: begun.append("w"))
+        alone = Producer(ListeningPeer(), 1, "alone", Mode.EXCLUSIVE, 0, is_named=True, begin=lambda begun: None)
+        waiting = Producer(ListeningPeer(), 1, "w", Mode.WAIT, 0, is_named=True, begin=lambda _: begun.append("w"))
         assert await d.log.join(alone, None)
         assert not await d.log.join(waiting, None)
         note, failures = d.bench.logs.set_topic_epoch, [1, 2]

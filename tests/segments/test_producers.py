@@ -29,7 +29,7 @@ class QuietPeer:
 
 
 def producer(name: str, mode: Mode = Mode.SHARED, *, epoch: int = 0, peer: QuietPeer | None = None) -> Producer:
-    return Producer(peer or QuietPeer(), 1, name, mode, epoch, is_named=True, begin=lambda: None)
+    return Producer(peer or QuietPeer(), 1, name, mode, epoch, is_named=True, begin=lambda begun: None)
 
 
 @pytest.fixture

@@ -163,6 +163,6 @@ class StubClassic:
     def __init__(self) -> None:
         self.conversations: list[StubConversation] = []
 
-    def converse(self, outbox: Outbox) -> StubConversation:
+    def converse(self, outbox: Outbox, address: str) -> StubConversation:
         self.conversations.append(StubConversation(outbox))
         return self.conversations[-1]
