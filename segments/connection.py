@@ -14,6 +14,7 @@ from protocol import replies
 from protocol.names import TopicName
 from protocol.schemas import Schema
 from protocol.wire.pulsar_api_pb2 import BaseCommand
+from segments.bounds import check_schema
 from segments.consumer_dialogue import ConsumerDialogue
 from segments.conversation import REFUSALS, Conversation, Surroundings
 from segments.errors import NoLog
@@ -94,6 +95,7 @@ class DataDialogue:
 
     def get_or_create_schema(self, command: BaseCommand, body: bytes) -> None:
         request = command.getOrCreateSchema
+        check_schema(request.schema)
         topic = TopicName.parse(request.topic)
 
         async def get_or_create() -> None:

@@ -19,6 +19,7 @@ from protocol.names import TopicName
 from protocol.schemas import Schema
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
+from segments.bounds import check_subscribe
 from segments.consumers import Consumer
 from segments.conversation import Conversation, is_managed
 from segments.cursor_keeper import Told
@@ -87,8 +88,7 @@ class ConsumerDialogue:
 
     def subscribe(self, command: BaseCommand, body: bytes) -> None:
         request = command.subscribe
-        if not request.subscription.strip():
-            raise NotAllowed("The subscription has no name: give it one.")
+        check_subscribe(request)
         if (known := self._consumers.get(request.consumer_id)) is None:
             self._talk.check_room()
         elif known.is_dismissed_from(request):

@@ -16,6 +16,7 @@ from protocol.schemas import Schema
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.appending import Chunk
+from segments.bounds import check_producer
 from segments.conversation import Conversation, is_managed
 from segments.cursors import LARGEST_BATCH
 from segments.errors import DataRefusal, NotAllowed
@@ -53,12 +54,13 @@ class ProducerDialogue:
 
     def producer(self, command: BaseCommand, body: bytes) -> None:
         request = command.producer
+        check_producer(request)
         if request.producer_id not in self._producers:
             self._talk.check_room()
-        self._talk.start(command, lambda: self._open_producer(command), ("producer", request.producer_id))
+        self._talk.start(command, lambda: self._open_producer(request), ("producer", request.producer_id))
 
-    async def _open_producer(self, command: BaseCommand) -> None:
-        request = command.producer
+    async def _open_producer(self, request: api.CommandProducer) -> None:
+        request_id = request.request_id  # a producer outlives its request, and must not keep it
         log_ = await self._talk.around.hosting.open(request.topic)
         schema = Schema.from_wire(request.schema) if request.HasField("schema") else None
         version = await self._talk.around.schemas.get_or_create(TopicName.parse(request.topic), schema)
@@ -70,8 +72,8 @@ class ProducerDialogue:
             Mode(request.producer_access_mode),
             request.epoch,
             named and request.user_provided_producer_name,
-            begin=lambda: self._welcome(request.request_id, log_, producer, version, True),
-            refuse=lambda error: self._turn_away(command, producer, error),
+            begin=lambda: self._welcome(request_id, log_, producer, version, True),
+            refuse=lambda error: self._turn_away(request_id, producer, error),
             address=self._talk.address,
             client_version=self._talk.client_version,
             is_managed=is_managed(request.metadata),
@@ -93,15 +95,17 @@ class ProducerDialogue:
         elif before[1] is not producer:
             before[0].sending.drop(before[1])
         self._producers[request.producer_id] = log_, producer
-        self._welcome(request.request_id, log_, producer, version, ready)
+        self._welcome(request_id, log_, producer, version, ready)
 
-    def _turn_away(self, command: BaseCommand, producer: Producer, error: DataRefusal) -> None:
+    def _turn_away(self, request_id: int, producer: Producer, error: DataRefusal) -> None:
         """A producer that has waited is refused: the client forgets it, and does not close it."""
         found = self._producers.get(producer.producer_id)
         if found is not None and found[1] is producer:
             del self._producers[producer.producer_id]
             self._talk.clients -= 1
-        self._talk.refuse(command, error)
+        asked = BaseCommand(type=BaseCommand.PRODUCER)
+        asked.producer.request_id = request_id
+        self._talk.refuse(asked, error)
 
     def _welcome(self, request_id: int, log_: OpenLog, producer: Producer, version: bytes, ready: bool) -> None:
         last = log_.sending.last_sequence(producer)

@@ -187,6 +187,8 @@ class LogSubscription:
     def join(self, consumer: Consumer) -> None:
         """Raises the dispatcher's refusals."""
         self.dispatcher.add(consumer)
+        # Who has which hashes is known by now. Thousands of consumers that share the same buckets would each keep them.
+        consumer.key_ranges = ()
 
     def joined(self, consumer: Consumer) -> None:
         """The consumer has its answer: now it may be told more."""
