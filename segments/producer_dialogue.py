@@ -49,7 +49,8 @@ class ProducerDialogue:
         """The connection is gone."""
         producers, self._producers = self._producers, {}
         self._talk.clients -= len(producers)
-        for log_, producer in producers.values():
+        # The last first: else each would hand the log to one who waits for it, and goes as well.
+        for log_, producer in reversed(producers.values()):
             log_.sending.drop(producer)
 
     def producer(self, command: BaseCommand, body: bytes) -> None:
