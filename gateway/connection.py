@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import trio
 
 from gateway.keepalive import Roster
-from protocol.framing import FRAME_PADDING, BadFrame, FrameDecoder
+from protocol.framing import FRAME_PADDING, BadFrame, Frame, FrameDecoder, UnknownCommand
 from sessions.counters import CloseReason, Counters
 from sessions.dialogue import PING, Dialogue, State, Terms
 from sessions.errors import Violation
@@ -71,7 +72,7 @@ class Connection:
         self._dialogue: Dialogue[Any, Any, Any] = Dialogue(
             self.outbox, service.hubs, service.terms, service.counters, address
         )
-        self._decoder = FrameDecoder(HANDSHAKE_FRAME_LIMIT - FRAME_PADDING)
+        self._decoder = FrameDecoder(HANDSHAKE_FRAME_LIMIT - FRAME_PADDING, cuts=True)
         self._settled = False  # CONNECT was accepted
         self._awaiting_life = False  # nothing heard since our last PING
         self._paused = False  # not reading, because too many replies wait or too many watches were opened
@@ -141,7 +142,7 @@ class Connection:
         if frames:
             self._awaiting_life = False
         dialogue, outbox = self._dialogue, self.outbox
-        for count, frame in enumerate(frames, start=1):
+        for count, frame in enumerate(_with_rest(frames), start=1):
             dialogue.receive(frame)
             if not self._settled and dialogue.state is State.CONNECTED:
                 self._settle()
@@ -212,3 +213,11 @@ class Connection:
         except OSError:
             return "a peer that is gone"
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _with_rest(frames: Iterable[Frame | UnknownCommand]) -> Iterator[Frame | UnknownCommand]:
+    """All parts of each, every one parsed when the one before it has been acted on."""
+    for frame in frames:
+        yield frame
+        if isinstance(frame, Frame) and frame.rest is not None:
+            yield from frame.rest

@@ -44,6 +44,8 @@ _KINDS: Final[Mapping[int, Kind]] = {
 _EARLIEST: Final = 2**63
 # Acknowledgements of one connection that are to be answered: seconds of them while a store rests.
 _MOST_ACKS: Final = 100_000
+# Ids of messages that are looked at before others are served: some milliseconds.
+WORK_PER_TURN: Final = 1_000
 # Consumers of a connection that leave in one step when it ends. Under Key_Shared, where it takes longest: milliseconds.
 _LEAVING: Final = 100
 
@@ -77,6 +79,7 @@ class ConsumerDialogue:
         self._talk = talk
         self._consumers: dict[int, _Open] = {}
         self._acks = 0  # to be answered when they are stored
+        self.work = 0  # ids that were looked at since others were served; whoever serves them sets it back
 
     def end(self) -> None:
         """The connection is gone. Thousands of consumers leave in steps, between which others are served."""
@@ -180,6 +183,7 @@ class ConsumerDialogue:
 
     def ack(self, command: BaseCommand, body: bytes) -> None:
         request = command.ack
+        self.work += len(request.message_id)
         opened = self._seated(request.consumer_id)
         if opened is None:
             raise _no_such_consumer()
@@ -220,6 +224,7 @@ class ConsumerDialogue:
 
     def redeliver(self, command: BaseCommand, body: bytes) -> None:
         request = command.redeliverUnacknowledgedMessages
+        self.work += len(request.message_ids)
         opened = self._seated(request.consumer_id)
         if opened is not None:
             if request.HasField("consumer_epoch"):

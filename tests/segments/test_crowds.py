@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 import trio
 import trio.testing
 
+from protocol.long_commands import LONG_COMMAND
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
+from segments.connection import DataDialogue, DataPlane
+from segments.consumer_dialogue import WORK_PER_TURN
 from segments.consumers import Consumer
 from segments.cursors import Cursor
 from segments.dispatch.dispatcher import Dispatcher
@@ -19,7 +22,7 @@ from tests.segments.peers import ListeningPeer
 from tests.segments.test_sending import SEGMENT, TOPIC, connected, producer
 from tests.segments.test_subscription import SlowLog, consumer
 from tests.segments.test_wire_bounds import produce
-from tests.segments.wire_consumer import WireConsumer, subscribe
+from tests.segments.wire_consumer import CONSUMER_ID, WireConsumer, acknowledgement, node_with_messages, subscribe
 from tests.support.nodes import running_node, transitions_of
 from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
@@ -162,3 +165,41 @@ async def test_producers_of_a_lost_connection_hand_the_log_to_nobody_who_goes_as
         await eventually(lambda: not log.sending.producers.all)
         assert log.sending.producers.topic_epoch == 0, "nobody else has had it"
         await producer(other, topic=SEGMENT)
+
+
+async def test_connection_gives_way_after_some_milliseconds_of_ids() -> None:
+    dialogue = DataDialogue(cast(DataPlane, None), ListeningPeer(), "", "")
+    command = BaseCommand(type=BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    command.redeliverUnacknowledgedMessages.consumer_id = 1
+    for number in range(WORK_PER_TURN // 2):
+        command.redeliverUnacknowledgedMessages.message_ids.add(ledgerId=1, entryId=number)
+    acks = BaseCommand(type=BaseCommand.ACK)
+    acks.ack.consumer_id, acks.ack.ack_type = 1, api.CommandAck.Individual
+    acks.ack.message_id.extend(command.redeliverUnacknowledgedMessages.message_ids)
+    for _ in range(2):
+        dialogue.receive(command, b"")
+        assert not dialogue.congested
+        dialogue.receive(acks, b"")
+        assert dialogue.congested
+        with trio.testing.assert_checkpoints():
+            await dialogue.wait_relaxed()
+        assert not dialogue.congested
+
+
+async def test_long_acknowledgement_settles_all_and_is_answered_once(valkey: ValkeyProcess) -> None:
+    count = 3_500
+    async with node_with_messages(valkey.url, count) as node:
+        consumer_ = WireConsumer(await connected(node), kind=api.CommandSubscribe.Shared)
+        await consumer_.subscribe(permits=1)
+        [first] = await consumer_.messages(1)
+        command = acknowledgement(first, request_id=7)
+        for number in range(1, count):
+            command.ack.message_id.add(ledgerId=first.message_id.ledgerId, entryId=number)
+        assert command.ByteSize() > LONG_COMMAND
+        answer = await consumer_.ask(command)
+        assert (answer.ackResponse.request_id, answer.ackResponse.HasField("error")) == (7, False)
+        [log] = node.data.hosting.logs
+        assert log.subscriptions["s"].cursor.mark == count - 1
+        stats = BaseCommand(type=BaseCommand.CONSUMER_STATS)
+        stats.consumerStats.consumer_id, stats.consumerStats.request_id = CONSUMER_ID, 8
+        assert (await consumer_.ask(stats)).consumerStatsResponse.request_id == 8, "nothing else was answered"
