@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +75,7 @@ class Connection:
         self._dialogue: Dialogue[Any, Any, Any] = Dialogue(
             self.outbox, service.hubs, service.terms, service.counters, address
         )
-        self._decoder = FrameDecoder(HANDSHAKE_FRAME_LIMIT - FRAME_PADDING)
+        self._decoder = FrameDecoder(HANDSHAKE_FRAME_LIMIT - FRAME_PADDING, cuts=True)
         self._settled = False  # CONNECT was accepted
         self._awaiting_life = False  # nothing heard since our last PING
         self._paused = False  # not reading, because too many replies wait or too many watches were opened
@@ -147,7 +148,7 @@ class Connection:
         turns = self._service.turns
         clock, limit = turns.clock, turns.limit
         began = clock()
-        for count, frame in enumerate(frames, start=1):
+        for count, frame in enumerate(_with_rest(frames), start=1):
             dialogue.receive(frame)
             # One look at the clock for each: on the way of every message.
             now = clock()
@@ -238,3 +239,11 @@ class Connection:
 
 def _name(frame: Frame | UnknownCommand) -> str:
     return "an unknown command" if isinstance(frame, UnknownCommand) else BaseCommand.Type.Name(frame.command.type)
+
+
+def _with_rest(frames: Iterable[Frame | UnknownCommand]) -> Iterator[Frame | UnknownCommand]:
+    """All parts of each, every one parsed when the one before it has been acted on."""
+    for frame in frames:
+        yield frame
+        if isinstance(frame, Frame) and frame.rest is not None:
+            yield from frame.rest

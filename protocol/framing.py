@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
@@ -18,12 +19,14 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from protocol.errors import ProtocolError
+from protocol.long_commands import LONG_COMMAND, cut
 from protocol.wire import pulsar_api_pb2 as api
 
 # What Pulsar's brokers and clients assume until CONNECTED says otherwise.
 DEFAULT_MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 # A frame may exceed the largest message by this much, for its length field, command and metadata.
 FRAME_PADDING = 10 * 1024
+_ANY_SIZE = 2**32
 
 _CHECKSUM_MAGIC = b"\x0e\x01"
 _BROKER_ENTRY_MAGIC = b"\x0e\x02"
@@ -58,10 +61,14 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class Frame(NamedTuple):
-    """One command; `body` is what follows it in SEND and MESSAGE frames, byte for byte."""
+    """One command; `body` is what follows it in SEND and MESSAGE frames, byte for byte.
+
+    `rest` is for a decoder that cuts: the other parts of a long list, each parsed when it is taken. It raises BadFrame.
+    """
 
     command: api.BaseCommand
     body: bytes = b""
+    rest: Iterator[Frame | UnknownCommand] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +104,12 @@ class FrameDecoder:
     only announced. `max_message_size` may be changed at any time and holds from the next length field on.
     """
 
-    __slots__ = ("_expected", "_partial", "max_message_size")
+    __slots__ = ("_expected", "_longest", "_partial", "max_message_size")
 
-    def __init__(self, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE) -> None:
+    def __init__(self, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE, *, cuts: bool = False) -> None:
+        """Whoever serves others meanwhile `cuts` long lists, and takes what follows as the `rest` of a frame."""
         self.max_message_size = max_message_size
+        self._longest = LONG_COMMAND if cuts else _ANY_SIZE
         self._partial: bytearray | None = None
         self._expected = 0
 
@@ -124,13 +133,17 @@ class FrameDecoder:
                     size, command_size = _TWO_SIZES.unpack_from(view, position)
                     following = position + _SIZE.size + self._checked(size)
                     if following <= end:
-                        frames.append(_parse(view[position + _TWO_SIZES.size : following], command_size))
+                        content = view[position + _TWO_SIZES.size : following]
+                        parse = _parse if command_size <= self._longest else _parse_long
+                        frames.append(parse(content, command_size))
                         position = following
                         continue
                 position += self._collect(view[position:])
                 if self._partial is not None and len(self._partial) == self._expected:
                     whole, self._partial = memoryview(self._partial), None
-                    frames.append(_parse(whole[_TWO_SIZES.size :], *_SIZE.unpack_from(whole, _SIZE.size)))
+                    [command_size] = _SIZE.unpack_from(whole, _SIZE.size)
+                    parse = _parse if command_size <= self._longest else _parse_long
+                    frames.append(parse(whole[_TWO_SIZES.size :], command_size))
         except BadFrame as error:
             self._partial = None
             error.preceding = frames
@@ -165,17 +178,40 @@ class FrameDecoder:
 
 def _parse(content: memoryview, command_size: int) -> Frame | UnknownCommand:
     """A frame from all that follows its two length fields."""
-    if command_size > len(content):
-        raise BadFrame(
-            "command_size", f"A command of {command_size} bytes does not fit a frame of {_SIZE.size + len(content)}."
-        )
-    data = content[:command_size].tobytes()
+    data = _command_in(content, command_size)
     if command_size <= _REMEMBERED_LENGTH and data.startswith(_OPENINGS):
         return _opening(data)
     command = _command(data)
     if isinstance(command, UnknownCommand):
         return command
     return Frame(command, content[command_size:].tobytes() if command.type in _PAYLOAD_COMMANDS else b"")
+
+
+def _parse_long(content: memoryview, command_size: int) -> Frame | UnknownCommand:
+    """The same, with long lists cut: the first part, and the rest as it is asked for."""
+    try:
+        parts = cut(_command_in(content, command_size))
+    except DecodeError as error:
+        raise BadFrame("protobuf", "The command is not valid protobuf.") from error
+    command = _command(next(parts))
+    if isinstance(command, UnknownCommand):
+        return command
+    body = content[command_size:].tobytes() if command.type in _PAYLOAD_COMMANDS else b""
+    return Frame(command, body, _frames(parts))
+
+
+def _frames(commands: Iterator[bytes]) -> Iterator[Frame | UnknownCommand]:
+    for data in commands:
+        command = _command(data)
+        yield command if isinstance(command, UnknownCommand) else Frame(command)
+
+
+def _command_in(content: memoryview, command_size: int) -> bytes:
+    if command_size > len(content):
+        raise BadFrame(
+            "command_size", f"A command of {command_size} bytes does not fit a frame of {_SIZE.size + len(content)}."
+        )
+    return content[:command_size].tobytes()
 
 
 @lru_cache(maxsize=1_024)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+import mmh3
 from crc32c import crc32c
 
-_WORD = 0xFFFF_FFFF
 # Without these the two orders are the same, and sorting strings as they are is much faster.
 _ABOVE_16_BITS = re.compile("[\U00010000-\U0010ffff]")
 
@@ -43,22 +43,4 @@ def bucket_hash(key: bytes) -> int:
 
 def murmur3_32(key: bytes) -> int:
     """MurmurHash3 in its x86 32-bit form with seed 0, as an unsigned number."""
-    whole = len(key) & ~3
-    state = 0
-    for position in range(0, whole, 4):
-        state ^= _scramble(int.from_bytes(key[position : position + 4], "little"))
-        state = (_rotate(state, 13) * 5 + 0xE654_6B64) & _WORD
-    # The last one to three bytes; an empty rest scrambles to zero and changes nothing.
-    state ^= _scramble(int.from_bytes(key[whole:], "little"))
-    state ^= len(key)
-    state = ((state ^ (state >> 16)) * 0x85EB_CA6B) & _WORD
-    state = ((state ^ (state >> 13)) * 0xC2B2_AE35) & _WORD
-    return state ^ (state >> 16)
-
-
-def _scramble(block: int) -> int:
-    return (_rotate((block * 0xCC9E_2D51) & _WORD, 15) * 0x1B87_3593) & _WORD
-
-
-def _rotate(word: int, bits: int) -> int:
-    return ((word << bits) | (word >> (32 - bits))) & _WORD
+    return mmh3.hash(key, 0, signed=False)

@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import trio
+
 from protocol import replies
 from protocol.names import TopicName
 from protocol.schemas import Schema
 from protocol.wire.pulsar_api_pb2 import BaseCommand
-from segments.consumer_dialogue import ConsumerDialogue
+from segments.bounds import check_schema
+from segments.consumer_dialogue import WORK_PER_TURN, ConsumerDialogue
 from segments.conversation import REFUSALS, Conversation, Surroundings
 from segments.errors import NoLog
 from segments.hosting import place_of
@@ -41,10 +44,13 @@ class DataDialogue:
 
     @property
     def congested(self) -> bool:
-        """Whether so much that it sent waits to be stored that it should be left unread."""
-        return self._producers.congested
+        """Whether its next commands should wait: for others, because the last ones took long, or for the store."""
+        return self._consumers.work >= WORK_PER_TURN or self._producers.congested
 
     async def wait_relaxed(self) -> None:
+        if self._consumers.work >= WORK_PER_TURN:
+            self._consumers.work = 0
+            await trio.lowlevel.checkpoint()
         await self._producers.wait_relaxed()
 
     def receive(self, command: BaseCommand, body: bytes) -> None:
@@ -94,6 +100,7 @@ class DataDialogue:
 
     def get_or_create_schema(self, command: BaseCommand, body: bytes) -> None:
         request = command.getOrCreateSchema
+        check_schema(request.schema)
         topic = TopicName.parse(request.topic)
 
         async def get_or_create() -> None:

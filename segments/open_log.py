@@ -177,7 +177,11 @@ class OpenLog:
 
     def unsubscribe(self, consumer: Consumer, subscription: LogSubscription) -> None:
         """A consumer has gone."""
-        subscription.leave(consumer)
+        self.unsubscribe_all([consumer], subscription)
+
+    def unsubscribe_all(self, consumers: Sequence[Consumer], subscription: LogSubscription) -> None:
+        """Several have gone together."""
+        subscription.leave(*consumers)
         if not subscription.durable:
             self._readers.discard(subscription)
 

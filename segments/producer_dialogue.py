@@ -16,6 +16,7 @@ from protocol.schemas import Schema
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.appending import Chunk
+from segments.bounds import check_producer
 from segments.conversation import Conversation, is_managed
 from segments.cursors import LARGEST_BATCH
 from segments.errors import DataRefusal, NotAllowed
@@ -48,22 +49,23 @@ class ProducerDialogue:
         """The connection is gone."""
         producers, self._producers = self._producers, {}
         self._talk.clients -= len(producers)
-        for log_, producer in producers.values():
+        # The last first: else each would hand the log to one who waits for it, and goes as well.
+        for log_, producer in reversed(producers.values()):
             log_.sending.drop(producer)
 
     def producer(self, command: BaseCommand, body: bytes) -> None:
         request = command.producer
+        check_producer(request)
         if request.producer_id not in self._producers:
             self._talk.check_room()
-        self._talk.start(command, lambda: self._open_producer(command), ("producer", request.producer_id), self.end)
+        self._talk.start(command, lambda: self._open_producer(request), ("producer", request.producer_id), self.end)
 
-    async def _open_producer(self, command: BaseCommand) -> None:
-        request = command.producer
+    async def _open_producer(self, request: api.CommandProducer) -> None:
+        request_id = request.request_id  # a producer outlives its request, and must not keep it
         log_ = await self._talk.around.hosting.open(request.topic)
         schema = Schema.from_wire(request.schema) if request.HasField("schema") else None
         version = await self._talk.around.schemas.get_or_create(TopicName.parse(request.topic), schema)
         named = request.HasField("producer_name") and bool(request.producer_name)
-        request_id = request.request_id
         producer = Producer(
             self._talk.peer,
             request.producer_id,

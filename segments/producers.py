@@ -160,18 +160,23 @@ class Producers:
         self.topic_epoch = topic_epoch
         self._fence = fence
         self._by_name: dict[str, Producer] = {}
-        self._waiting: list[Producer] = []
+        self._waiting: dict[str, Producer] = {}  # by name, in the order of their turns
         self._alone: Producer | None = None
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+    @property
+    def count(self) -> int:
+        """With those who wait."""
+        return len(self._by_name) + len(self._waiting)
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
 
     @property
     def all(self) -> list[Producer]:
-        return [*self._by_name.values(), *self._waiting]
+        return [*self._by_name.values(), *self._waiting.values()]
 
     def join(self, producer: Producer, client_epoch: int | None) -> bool:
         """Let a producer in; False if it has to wait. Raises ProducerBusy and ProducerFenced, and changes nothing then.
@@ -179,31 +184,30 @@ class Producers:
         The texts name their codes: clients look for them there.
         """
         before = self._predecessor(producer)
-        others = [other for other in self._by_name.values() if other is not before]
-        waiting = [other for other in self._waiting if other is not before]
         match producer.mode:
             case Mode.SHARED:
-                if waiting or (self._alone is not None and self._alone is not before):
+                if self._has_waiting_beside(before) or (self._alone is not None and self._alone is not before):
                     raise ProducerBusy(
                         "The topic has an exclusive producer (ProducerBusy): wait for its end, or use the same mode."
                     )
             case Mode.EXCLUSIVE:
                 self._check_epoch(client_epoch)
-                if others:
+                if self._has_beside(before):
                     raise ProducerFenced(
                         "The topic has producers, and an exclusive one needs it for itself (ProducerFenced):"
                         " close them, or use a mode that waits or fences."
                     )
             case Mode.WAIT:
                 self._check_epoch(client_epoch)
-                if others:
+                if self._has_beside(before):
                     self._wait(producer, before)
                     return False
             case Mode.FENCING:
                 self._check_epoch(client_epoch)
-                for other in (*others, *waiting):
-                    self._drop(other)
-                    self._fence(other)
+                for other in self.all:
+                    if other is not before:
+                        self._drop(other)
+                        self._fence(other)
         if before is not None:
             self._drop(before)
         if producer.mode is not Mode.SHARED:
@@ -214,12 +218,16 @@ class Producers:
     def _wait(self, producer: Producer, before: Producer | None) -> None:
         """Queue a producer; one that has come back keeps its turn."""
         producer.waits = True
-        if before is not None and before in self._waiting:
-            self._waiting[self._waiting.index(before)] = producer
-            return
-        if before is not None:
+        if before is not None and self._waiting.get(before.name) is not before:
             self._drop(before)
-        self._waiting.append(producer)
+        self._waiting[producer.name] = producer
+
+    def _has_beside(self, before: Producer | None) -> bool:
+        """Whether anybody may send but the one who comes back."""
+        return len(self._by_name) > (before is not None and self._by_name.get(before.name) is before)
+
+    def _has_waiting_beside(self, before: Producer | None) -> bool:
+        return len(self._waiting) > (before is not None and self._waiting.get(before.name) is before)
 
     def end(self) -> None:
         """Nobody joins any more; who is here may still leave."""
@@ -227,29 +235,25 @@ class Producers:
 
     def take_waiting(self) -> list[Producer]:
         """Those who wait, for whom there will be nothing to send to."""
-        waiting, self._waiting = self._waiting, []
-        return waiting
+        waiting, self._waiting = self._waiting, {}
+        return list(waiting.values())
 
     def leave(self, producer: Producer) -> Producer | None:
         """A producer is gone; the one that may send instead, if one waited."""
         self._drop(producer)
         if self._by_name or not self._waiting:
             return None
-        following = self._waiting.pop(0)
+        following = self._waiting.pop(next(iter(self._waiting)))
         self._begin_alone(following, None)
         self._by_name[following.name] = following
         return following
 
     def _predecessor(self, producer: Producer) -> Producer | None:
         """The same producer as it was connected before, if it is still here."""
-        for other in self.all:
-            if other.name == producer.name:
-                if not producer.succeeds(other):
-                    raise ProducerBusy(
-                        f"The topic has a producer named {producer.name} (ProducerBusy): choose another name."
-                    )
-                return other
-        return None
+        other = self._by_name.get(producer.name) or self._waiting.get(producer.name)
+        if other is not None and not producer.succeeds(other):
+            raise ProducerBusy(f"The topic has a producer named {producer.name} (ProducerBusy): choose another name.")
+        return other
 
     def _check_epoch(self, client_epoch: int | None) -> None:
         if client_epoch is not None and self.topic_epoch is not None and client_epoch < self.topic_epoch:
@@ -267,7 +271,7 @@ class Producers:
     def _drop(self, producer: Producer) -> None:
         if self._by_name.get(producer.name) is producer:
             del self._by_name[producer.name]
-        if producer in self._waiting:
-            self._waiting.remove(producer)
+        if self._waiting.get(producer.name) is producer:
+            del self._waiting[producer.name]
         if self._alone is producer:
             self._alone = None

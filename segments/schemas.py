@@ -42,6 +42,7 @@ class SchemaRegistry:
         self._cache = _Cache(cached)
         # One at a time: two would only take turns.
         self._judges = trio.CapacityLimiter(1)
+        self._turn = trio.Lock()
 
     async def get(self, topic: TopicName, version: bytes | None) -> tuple[Schema, bytes] | None:
         """The version that a message names, deleted or not; without one, or with an empty one, the last in force."""
@@ -143,14 +144,15 @@ class SchemaRegistry:
         for start in range(0, len(numbers), _SLICE):
             for old in await self._read(head, numbers[start : start + _SLICE]):
                 await self._judge(schema, check, strategy, old.schema, schema)
-                # There may be many versions.
-                await trio.lowlevel.checkpoint()
 
     async def _judge(self, schema: Schema, function: Callable[..., None], *args: object) -> None:
-        if schema.size < _LARGE:
-            function(*args)
-        else:
+        if schema.size >= _LARGE:
             await trio.to_thread.run_sync(function, *args, limiter=self._judges)
+            return
+        # Thousands may have read their heads from one answer of the store. One is judged in a turn of the loop.
+        async with self._turn:
+            await trio.lowlevel.checkpoint()
+            function(*args)
 
     async def _policies(self, topic: TopicName) -> SchemaPolicies:
         return policies_of(await self._store.get_namespace(topic.namespace_name))

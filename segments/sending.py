@@ -118,8 +118,8 @@ class Sending:
         """Let a producer in; False if it has to wait until it has the log alone."""
         if self._is_over_quota:
             raise QuotaExceeded(_OVER_QUOTA)
-        if len(self.producers.all) >= self._around.limits.producers:
-            raise TooMany(f"{self.place.name} has {len(self.producers.all)} producers, which is the limit: close some.")
+        if self.producers.count >= self._around.limits.producers:
+            raise TooMany(f"{self.place.name} has {self.producers.count} producers, which is the limit: close some.")
         before = self.producers.topic_epoch
         ready = self.producers.join(producer, client_epoch)
         self._away.pop(producer.name, None)

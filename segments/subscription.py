@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 # Rounds between two yields: each is up to a slice of deliveries.
 _ROUNDS_PER_TURN: Final = 4
+# What it takes to say what is wanted, from which on it is not said after each command: thousands of consumers ask for
+# messages, or leave, in one turn of the loop, and then it is said once for all of them.
+_MANY: Final = 100
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 
@@ -107,6 +110,8 @@ class LogSubscription:
         self._log = log_
         self._nursery = nursery
         self._reading = False
+        self._is_waking = False
+        self._told_active: Consumer | None = None
         self._now_ms = now_ms
         self._asked_ms = 0  # when it was last asked what is wanted
         self._alarm = Alarm(nursery, now_ms)
@@ -187,15 +192,20 @@ class LogSubscription:
     def join(self, consumer: Consumer) -> None:
         """Raises the dispatcher's refusals."""
         self.dispatcher.add(consumer)
+        # Who has which hashes is known by now. Thousands of consumers that share the same buckets would each keep them.
+        consumer.key_ranges = ()
 
     def joined(self, consumer: Consumer) -> None:
         """The consumer has its answer: now it may be told more."""
-        self._tell_active()
+        if self.kind is Kind.FAILOVER and self.has(consumer):
+            self._tell_active()
+            consumer.tell_active(consumer is self.dispatcher.active)
         if self.is_drained:
             consumer.tell_end()
 
-    def leave(self, consumer: Consumer) -> None:
-        self.dispatcher.remove(consumer)
+    def leave(self, *consumers: Consumer) -> None:
+        """Some go together: whoever is left is looked at once."""
+        self.dispatcher.remove(*consumers)
         self.let_go_of_waiting()
         self._tell_active()
         self.wake()
@@ -203,8 +213,8 @@ class LogSubscription:
     def send_away(self) -> None:
         """Tell all consumers to come back. What they hold is not theirs any more: nothing they say of it counts."""
         consumers = self.consumers
-        for consumer in consumers:
-            self.dispatcher.remove(consumer)
+        self.dispatcher.remove(*consumers)
+        self._told_active = None
         for consumer in consumers:
             consumer.tell_closed()
         self.let_go_of_waiting()
@@ -291,8 +301,20 @@ class LogSubscription:
 
     def wake(self) -> None:
         """Something is there, or somebody can take more."""
-        if self._reading or not self._log.is_open:
+        if self._reading or self._is_waking or not self._log.is_open:
             return
+        if self.dispatcher.weight > _MANY:
+            self._is_waking = True
+            self._nursery.start_soon(self._wake_later)
+        else:
+            self._wake()
+
+    async def _wake_later(self) -> None:
+        self._is_waking = False
+        if not self._reading and self._log.is_open:
+            self._wake()
+
+    def _wake(self) -> None:
         try:
             self._hand_out_cached()
         except Exception:
@@ -351,6 +373,7 @@ class LogSubscription:
         log.exception("subscription %s failed, and its consumers have to come back", self.name)
         consumers = self.consumers
         self._start_over(self.kind)
+        self._told_active = None
         for consumer in consumers:
             consumer.tell_closed()
         self.let_go_of_waiting()
@@ -422,7 +445,12 @@ class LogSubscription:
                 consumer.peer.when_sent(self.wake)
 
     def _tell_active(self) -> None:
-        if self.kind is Kind.FAILOVER:
-            active = self.dispatcher.active
-            for consumer in self.consumers:
-                consumer.tell_active(consumer is active)
+        """Of thousands, two hear of it: who was the active one, and who is."""
+        active = self.dispatcher.active if self.kind is Kind.FAILOVER else None
+        before, self._told_active = self._told_active, active
+        if active is before:
+            return
+        if before is not None and self.has(before):
+            before.tell_active(False)
+        if active is not None:
+            active.tell_active(True)

@@ -46,6 +46,9 @@ class ByKey(Distribution[R]):
         # Those that are due now, of which nobody knows the slot: their keys are read again.
         self._matured = DueIndexes()
         self._is_passing = False  # over entries that are not due: permits say nothing about how many to fetch
+        # Whether what waits may stand at the wrong place. Many come and go together: it is put right once for all of
+        # them, before anything is asked for or handed out.
+        self._is_disordered = False
 
     @property
     def delayed(self) -> int:
@@ -61,28 +64,35 @@ class ByKey(Distribution[R]):
 
     def join(self, seat: Seat[R]) -> None:
         self._owners.join(seat)
-        self._held.seats.append(seat)
+        self._held.seats[seat] = None
         self._queues[seat] = DueIndexes()
-        self._line_up(self._all_waiting())
+        self._is_disordered = True
 
-    def leave(self, seat: Seat[R]) -> None:
-        self._chunks.leave(seat)
-        self._put_back(self._held.take_all(seat))
-        self._owners.leave(seat)
-        self._held.seats.remove(seat)
-        waiting = self._all_waiting()
-        del self._queues[seat]
+    def leave(self, seats: Sequence[Seat[R]]) -> None:
+        if self._chunks:
+            self._chunks.leave(seats)
+        for seat in seats:
+            self._put_back(self._held.take_all(seat))
+            del self._held.seats[seat]
+            # What stands in its queue is still known by its place, and finds another one when it is lined up.
+            del self._queues[seat]
+            self._owners.leave(seat)
         if self._held.seats:
-            self._line_up(waiting)
+            self._is_disordered = True
         elif self._delayed:
             # Not all over again, or whoever comes would wait for all of the delayed ones to be read; but by their keys.
-            self._matured.update(waiting)
+            self._matured.update(self._all_waiting())
             self._forget_slots()
         else:
             # Reading again from the mark on finds them all, and whoever comes may see other slots.
             self._forget()
 
+    @property
+    def weight(self) -> int:
+        return len(self._held.seats) + (len(self._places) if self._is_disordered else 0)
+
     def wanted(self, end: int, now_ms: int) -> list[int] | range | None:
+        self._put_in_order()
         total = 0
         due: list[int] = []
         for seat in self._held.seats:
@@ -101,6 +111,7 @@ class ByKey(Distribution[R]):
         return self._matured.lowest(count) if self._matured else self.ahead(end, count)
 
     def offer(self, entries: Sequence[StoredEntry], now_ms: int) -> list[Delivery[R]]:
+        self._put_in_order()
         self.pace.learn(entries)
         able = {seat for seat in self._held.seats if seat.room(self._max_unacked)}
         deliveries: list[Delivery[R]] = []
@@ -163,7 +174,7 @@ class ByKey(Distribution[R]):
         index = entry.index
         left, ack_set = self.part(entry)
         if not left:
-            self._held.settle(None, index)
+            self._held.settle(index)
             del self._slots[index]
             self._messages.discard(index)
             return
@@ -174,6 +185,7 @@ class ByKey(Distribution[R]):
         self._held_of_slot[slot] = self._held_of_slot.get(slot, 0) + 1
         seat.permits -= left
         seat.held[index] = left
+        self._held.holders[index] = seat
         seat.messages += left
         deliveries.append(Delivery(seat.receiver, entry, self._held.redeliveries(index), ack_set))
         if seat.permits <= 0 or seat.messages >= self._max_unacked:
@@ -211,8 +223,13 @@ class ByKey(Distribution[R]):
     def _all_waiting(self) -> list[int]:
         return sorted(self._places)
 
+    def _put_in_order(self) -> None:
+        if self._is_disordered:
+            self._line_up(self._all_waiting())
+
     def _line_up(self, waiting: Sequence[int]) -> None:
         """Put all that waits where it belongs now."""
+        self._is_disordered = False
         for queue in self._queues.values():
             queue.clear()
         self._aside.clear()
@@ -220,8 +237,8 @@ class ByKey(Distribution[R]):
         for index in waiting:
             self._wait(index)
 
-    def settle(self, seat: Seat[R] | None, index: int) -> None:
-        holder = self._held.settle(seat, index)
+    def settle(self, index: int) -> None:
+        holder = self._held.settle(index)
         if index not in self._slots:
             self._matured.discard(index)
             self._delayed.discard(index)
@@ -235,10 +252,10 @@ class ByKey(Distribution[R]):
             self._chunks.settle(index)
             if self._chunks.seat(message) is None and self._messages.has_of(message):
                 # The rest of it waits for somebody who has nothing of it any more.
-                self._line_up(self._all_waiting())
+                self._is_disordered = True
 
-    def settle_partly(self, seat: Seat[R] | None, index: int) -> None:
-        self._held.reduce(seat, index, self.cursor.remaining(index).bit_count())
+    def settle_partly(self, index: int) -> None:
+        self._held.reduce(index, self.cursor.remaining(index).bit_count())
 
     def settle_below(self) -> None:
         mark = self.cursor.mark
@@ -263,7 +280,7 @@ class ByKey(Distribution[R]):
         self._put_back(taken)
         if released:
             # What waits of these messages goes where it belongs without them.
-            self._line_up(self._all_waiting())
+            self._is_disordered = True
 
     def _put_back(self, taken: Sequence[int]) -> None:
         for index in taken:

@@ -73,8 +73,9 @@ class Chunks(Generic[R]):
             released += self._drop(message)
         return released
 
-    def leave(self, seat: Seat[R]) -> None:
-        for message in [message for message in self._messages.values() if message.seat is seat]:
+    def leave(self, seats: Collection[Seat[R]]) -> None:
+        gone = set(seats)
+        for message in [message for message in self._messages.values() if message.seat in gone]:
             self._drop(message)
 
     def _drop(self, message: _Message[R]) -> Collection[int]:

@@ -85,14 +85,21 @@ class Dispatcher(Generic[R]):
         self._seats[receiver] = seat
         return self.active is not before
 
-    def remove(self, receiver: R) -> bool:
-        """What it has unacknowledged becomes due again, uncounted; whether the active one changed."""
-        seat = self._seats.pop(receiver, None)
-        if seat is None:
+    def remove(self, *receivers: R) -> bool:
+        """Those of them that are here go together. What they have unacknowledged becomes due again, uncounted; whether
+        the active one changed.
+        """
+        seats = [seat for receiver in receivers if (seat := self._seats.pop(receiver, None)) is not None]
+        if not seats:
             return False
         before = self.active
-        self._distribution.leave(seat)
+        self._distribution.leave(seats)
         return self.active is not before
+
+    @property
+    def weight(self) -> int:
+        """About how many steps it takes to say what is wanted."""
+        return self._distribution.weight
 
     def flow(self, receiver: R, permits: int) -> None:
         seat = self._seats.get(receiver)
@@ -138,9 +145,9 @@ class Dispatcher(Generic[R]):
         if not (cursor.ack_batch(index, ack_set) if ack_set else cursor.ack(index)):
             return False
         if ack_set and not cursor.is_acked(index):
-            self._distribution.settle_partly(self._seats.get(receiver), index)
+            self._distribution.settle_partly(index)
         else:
-            self._distribution.settle(self._seats.get(receiver), index)
+            self._distribution.settle(index)
         return True
 
     def ack_cumulative(self, receiver: R, index: int, ack_set: Sequence[int] = ()) -> bool:
@@ -176,7 +183,7 @@ class Dispatcher(Generic[R]):
         """The log does not have these any more: they are settled, and nothing else is; whether the cursor changed."""
         gone = [index for index in indexes if self.cursor.ack(index)]
         for index in gone:
-            self._distribution.settle(None, index)
+            self._distribution.settle(index)
         return bool(gone)
 
     def unacked(self, receiver: R) -> int:

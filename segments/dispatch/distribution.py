@@ -64,14 +64,19 @@ class Distribution(ABC, Generic[R]):
     def join(self, seat: Seat[R]) -> None: ...
 
     @abstractmethod
-    def leave(self, seat: Seat[R]) -> None:
-        """What it holds becomes due."""
+    def leave(self, seats: Sequence[Seat[R]]) -> None:
+        """Some go together. What they hold becomes due."""
 
     @abstractmethod
     def wanted(self, end: int, now_ms: int) -> list[int] | range | None: ...
 
     @abstractmethod
     def offer(self, entries: Sequence[StoredEntry], now_ms: int) -> list[Delivery[R]]: ...
+
+    @property
+    @abstractmethod
+    def weight(self) -> int:
+        """About how many steps it takes to say what is wanted."""
 
     @property
     def delayed(self) -> int:
@@ -84,11 +89,11 @@ class Distribution(ABC, Generic[R]):
         return None
 
     @abstractmethod
-    def settle(self, seat: Seat[R] | None, index: int) -> None:
-        """The cursor has acknowledged an entry, by the word of `seat` if it is still there."""
+    def settle(self, index: int) -> None:
+        """The cursor has acknowledged an entry, by whoever's word."""
 
     @abstractmethod
-    def settle_partly(self, seat: Seat[R] | None, index: int) -> None:
+    def settle_partly(self, index: int) -> None:
         """The cursor has acknowledged some messages of an entry."""
 
     @abstractmethod

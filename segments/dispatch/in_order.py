@@ -6,6 +6,7 @@ cumulatively at long intervals do. Redelivery goes back to the mark, and counts 
 delivered does not matter here: it would hold up all behind it.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 
 from metadata.log_entries import StoredEntry
@@ -13,6 +14,9 @@ from segments.cursors import Cursor
 from segments.dispatch.distribution import Distribution, messages_of
 from segments.dispatch.errors import ConsumerBusy
 from segments.dispatch.receivers import MAX_PERMITS, Delivery, R, Seat
+
+# Of a receiver: its priority, its name where that decides among equals, and its number in the order of joining.
+_Rank = tuple[int, str, int]
 
 
 class InOrder(Distribution[R]):
@@ -27,7 +31,11 @@ class InOrder(Distribution[R]):
         super().__init__(cursor, read)
         self._exclusive = exclusive
         self._partition = partition
-        self._seats: list[Seat[R]] = []
+        # By priority, among equals in the order that decides; and where each stands.
+        self._order: list[_Rank] = []
+        self._seats: dict[_Rank, Seat[R]] = {}
+        self._ranks: dict[Seat[R], _Rank] = {}
+        self._joined = 0
         self._active: Seat[R] | None = None
 
     @property
@@ -35,15 +43,30 @@ class InOrder(Distribution[R]):
         return self._active
 
     def join(self, seat: Seat[R]) -> None:
-        if self._exclusive and self._seats:
-            name = self._seats[0].receiver.name
+        if self._exclusive and self._active is not None:
+            name = self._active.receiver.name
             raise ConsumerBusy(f"Exclusive consumer {name!r} is connected: close it first, or subscribe as Failover.")
-        self._seats.append(seat)
+        self._joined += 1
+        receiver = seat.receiver
+        rank = (receiver.priority, "" if self._partition is None else receiver.name, self._joined)
+        insort(self._order, rank)
+        self._seats[rank] = seat
+        self._ranks[seat] = rank
         self._choose()
 
-    def leave(self, seat: Seat[R]) -> None:
-        self._seats.remove(seat)
+    def leave(self, seats: Sequence[Seat[R]]) -> None:
+        for seat in seats:
+            rank = self._ranks.pop(seat)
+            del self._seats[rank]
+            if len(seats) == 1:
+                del self._order[bisect_left(self._order, rank)]
+        if len(seats) > 1:
+            self._order = [rank for rank in self._order if rank in self._seats]
         self._choose()
+
+    @property
+    def weight(self) -> int:
+        return len(self._order)
 
     def _choose(self) -> None:
         before, self._active = self._active, self._chosen()
@@ -51,14 +74,13 @@ class InOrder(Distribution[R]):
             self._rewind()
 
     def _chosen(self) -> Seat[R] | None:
-        if not self._seats:
+        if not self._order:
             return None
-        highest = min(seat.receiver.priority for seat in self._seats)
-        equals = [seat for seat in self._seats if seat.receiver.priority == highest]
+        first = self._order[0]
         if self._partition is None:
-            return equals[0]
-        equals.sort(key=lambda seat: seat.receiver.name)
-        return equals[self._partition % len(equals)]
+            return self._seats[first]
+        equals = bisect_left(self._order, (first[0] + 1,))
+        return self._seats[self._order[self._partition % equals]]
 
     def _rewind(self) -> None:
         self.read = self.cursor.mark + 1
@@ -92,10 +114,10 @@ class InOrder(Distribution[R]):
             self.read = index + 1
         return deliveries
 
-    def settle(self, seat: Seat[R] | None, index: int) -> None:
+    def settle(self, index: int) -> None:
         """Nothing to do: the cursor says it all."""
 
-    def settle_partly(self, seat: Seat[R] | None, index: int) -> None:
+    def settle_partly(self, index: int) -> None:
         """As above."""
 
     def settle_below(self) -> None:

@@ -2,7 +2,6 @@
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from functools import lru_cache
 
 from google.protobuf.message import DecodeError
 
@@ -11,8 +10,6 @@ from protocol.errors import ProtocolError
 from protocol.framing import metadata_in
 from protocol.hashing import bucket_hash
 from protocol.wire import pulsar_api_pb2 as api
-
-_SHORT = 64
 
 
 def key_hash(entry: StoredEntry) -> int:
@@ -25,11 +22,7 @@ def key_hash(entry: StoredEntry) -> int:
         key = _key(api.MessageMetadata.FromString(metadata_in(entry.body)))
     except (ProtocolError, DecodeError):
         return 0
-    return _short_key_hash(key) if len(key) <= _SHORT else bucket_hash(key)
-
-
-# Keys repeat, and hashing one is half of the work. Long ones are rare, and keeping them would cost memory.
-_short_key_hash = lru_cache(maxsize=8_192)(bucket_hash)
+    return bucket_hash(key)
 
 
 def _key(metadata: api.MessageMetadata) -> bytes:

@@ -1,6 +1,7 @@
 """Key_Shared: which receiver a key belongs to. Three ways: spread by the server, asked for, or by entry buckets."""
 
 from abc import ABC, abstractmethod
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from enum import Enum
@@ -16,6 +17,11 @@ from segments.dispatch.receivers import R, Seat
 
 # Places that each receiver takes on the ring: enough that shares differ by some ten per cent only.
 _PLACES = 100
+# So many ranges are found one by one when their receiver goes; of more, going through all of them is faster.
+_FEW = 64
+# The ring in words of so many bits.
+_SHIFT = 8
+_LOW = (1 << _SHIFT) - 1
 
 
 class KeySharing(Enum):
@@ -51,14 +57,13 @@ class SplitByServer(KeyOwners[R]):
     def __init__(self) -> None:
         self._seats: dict[str, Seat[R]] = {}
         self._labels: dict[Seat[R], str] = {}
-        self._places: list[int] = []  # those that are taken, in order
+        self._places: dict[Seat[R], array[int]] = {}  # those that each has, because hashing them is most of the work
+        self._taken = TakenPlaces()
         self._takers: dict[int, list[str]] = {}  # several where they meet, of whom the first by name owns it
 
     def owner(self, slot: int) -> Seat[R] | None:
-        if not self._places:
-            return None
-        place = self._places[bisect_left(self._places, slot) % len(self._places)]
-        return self._seats[self._takers[place][0]]
+        place = self._taken.at_or_after(slot)
+        return None if place is None else self._seats[self._takers[place][0]]
 
     def join(self, seat: Seat[R]) -> None:
         number, label = 0, seat.receiver.name
@@ -67,26 +72,68 @@ class SplitByServer(KeyOwners[R]):
             label = f"{seat.receiver.name}\0{number}"
         self._seats[label] = seat
         self._labels[seat] = label
-        for place in _places(label):
+        places = self._places[seat] = array("H", _places(label))
+        for place in places:
             takers = self._takers.get(place)
             if takers is None:
                 self._takers[place] = [label]
-                insort(self._places, place)
+                self._taken.add(place)
             else:
                 insort(takers, label)
 
     def leave(self, seat: Seat[R]) -> None:
         label = self._labels.pop(seat)
         del self._seats[label]
-        for place in _places(label):
+        places = self._places.pop(seat)
+        if not self._seats:
+            self._takers, self._taken = {}, TakenPlaces()
+            return
+        for place in places:
             takers = self._takers[place]
             takers.remove(label)
             if not takers:
-                del self._takers[place], self._places[bisect_left(self._places, place)]
+                del self._takers[place]
+                self._taken.discard(place)
 
 
 def _places(label: str) -> set[int]:
     return {bucket_hash(f"{label}\0{number}".encode()) for number in range(_PLACES)}
+
+
+class TakenPlaces:
+    """Some of the hashes of the ring, as bits in words, so that one comes and goes without moving the others."""
+
+    __slots__ = ("_used", "_words")
+
+    def __init__(self) -> None:
+        self._words = [0] * (LAST_HASH + 1 >> _SHIFT)
+        self._used = 0  # a bit for each word that is not empty
+
+    def add(self, place: int) -> None:
+        number = place >> _SHIFT
+        self._words[number] |= 1 << (place & _LOW)
+        self._used |= 1 << number
+
+    def discard(self, place: int) -> None:
+        number = place >> _SHIFT
+        self._words[number] &= ~(1 << (place & _LOW))
+        if not self._words[number]:
+            self._used &= ~(1 << number)
+
+    def at_or_after(self, slot: int) -> int | None:
+        """The next one on the ring, which has no end; None if there is none at all."""
+        number = slot >> _SHIFT
+        if word := self._words[number] >> (slot & _LOW):
+            return slot + _lowest(word)
+        if not self._used:
+            return None
+        later = self._used >> (number + 1)
+        number = number + 1 + _lowest(later) if later else _lowest(self._used)
+        return (number << _SHIFT) + _lowest(self._words[number])
+
+
+def _lowest(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
 
 
 class AskedFor(KeyOwners[R]):
@@ -94,9 +141,10 @@ class AskedFor(KeyOwners[R]):
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int, Seat[R]]] = []
+        self._starts: dict[Seat[R], list[int]] = {}
 
     def owner(self, slot: int) -> Seat[R] | None:
-        position = bisect_right(self._ranges, slot, key=lambda held: held[0]) - 1
+        position = bisect_right(self._ranges, slot, key=_start) - 1
         if position < 0:
             return None
         _, end, seat = self._ranges[position]
@@ -105,15 +153,34 @@ class AskedFor(KeyOwners[R]):
     def join(self, seat: Seat[R]) -> None:
         asked = seat.receiver.key_ranges
         _check_ranges(asked)
-        ranges = sorted([*self._ranges, *((start, end, seat) for start, end in asked)], key=lambda held: held[0])
-        for (_, end, one), (start, _, other) in pairwise(ranges):
+        new = sorted(asked)
+        for (_, end), (start, _) in pairwise(new):
             if start <= end:
-                name = (one if other is seat else other).receiver.name
-                raise ConsumerAssignError(f"Hash {start} belongs to consumer {name!r} already: ask for other ranges.")
-        self._ranges = ranges
+                raise ConsumerAssignError(f"Hash {start} is asked for twice: name ranges that do not overlap.")
+        for start, end in new:
+            position = bisect_right(self._ranges, end, key=_start)
+            if position and self._ranges[position - 1][1] >= start:
+                taken, _, other = self._ranges[position - 1]
+                name = other.receiver.name
+                raise ConsumerAssignError(
+                    f"Hash {max(start, taken)} belongs to consumer {name!r} already: ask for other ranges."
+                )
+        # Sorted runs, which is what the sort is fastest at.
+        self._ranges += [(start, end, seat) for start, end in new]
+        self._ranges.sort(key=_start)
+        self._starts[seat] = [start for start, _ in new]
 
     def leave(self, seat: Seat[R]) -> None:
-        self._ranges = [held for held in self._ranges if held[2] is not seat]
+        starts = self._starts.pop(seat)
+        if len(starts) > _FEW:
+            self._ranges = [held for held in self._ranges if held[2] is not seat]
+            return
+        for start in starts:
+            del self._ranges[bisect_left(self._ranges, start, key=_start)]
+
+
+def _start(held: tuple[int, int, Seat[R]]) -> int:
+    return held[0]
 
 
 class EntryBuckets(KeyOwners[R]):
@@ -151,7 +218,7 @@ class EntryBuckets(KeyOwners[R]):
         if self._sharers and starts != self._starts:
             raise ConsumerAssignError("Others share this segment by different entry buckets: look up its layout again.")
         self._starts = starts
-        self._sharers = sorted([*self._sharers, seat], key=lambda sharer: sharer.receiver.name)
+        insort(self._sharers, seat, key=lambda sharer: sharer.receiver.name)
 
     def leave(self, seat: Seat[R]) -> None:
         self._sharers.remove(seat)

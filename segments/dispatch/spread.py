@@ -23,7 +23,7 @@ class Spread(Distribution[R]):
         self._max_unacked = max_unacked
         self._held: Held[R] = Held()
         self._due = DueIndexes()
-        self._levels: dict[int, deque[Seat[R]]] = {}
+        self._levels: dict[int, dict[Seat[R], None]] = {}
         self._chunks: Chunks[R] = Chunks()
         # Chunks of messages that a seat has begun to get, while it has no room.
         self._waiting: dict[Seat[R], DueIndexes] = {}
@@ -43,23 +43,35 @@ class Spread(Distribution[R]):
         return self._delayed.next_due
 
     def join(self, seat: Seat[R]) -> None:
-        self._held.seats.append(seat)
-        self._levels.setdefault(seat.receiver.priority, deque()).append(seat)
-        self._levels = dict(sorted(self._levels.items()))
+        self._held.seats[seat] = None
+        level = self._levels.get(seat.receiver.priority)
+        if level is None:
+            self._levels[seat.receiver.priority] = {seat: None}
+            self._levels = dict(sorted(self._levels.items()))
+        else:
+            level[seat] = None
 
-    def leave(self, seat: Seat[R]) -> None:
-        self._chunks.leave(seat)
-        self._due.update(self._held.take_all(seat))
-        self._due.update(self._waiting.pop(seat, ()))
-        self._held.seats.remove(seat)
-        level = self._levels[seat.receiver.priority]
-        level.remove(seat)
-        if not level:
-            del self._levels[seat.receiver.priority]
+    def leave(self, seats: Sequence[Seat[R]]) -> None:
+        if self._chunks:
+            self._chunks.leave(seats)
+        due: list[int] = []
+        for seat in seats:
+            due += self._held.take_all(seat)
+            due += self._waiting.pop(seat, ())
+            del self._held.seats[seat]
+            level = self._levels[seat.receiver.priority]
+            del level[seat]
+            if not level:
+                del self._levels[seat.receiver.priority]
+        self._due.update(due)
         if not self._levels and not self._delayed:
             # Reading again from the mark on finds them all, in slices instead of one by one. Not with delayed ones:
             # whoever comes back would wait for all of them to be read again.
             self._forget()
+
+    @property
+    def weight(self) -> int:
+        return len(self._held.seats)
 
     def wanted(self, end: int, now_ms: int) -> list[int] | range | None:
         room = sum([seat.room(self._max_unacked) for seat in self._held.seats])
@@ -86,7 +98,7 @@ class Spread(Distribution[R]):
             return self._hand_out(entries, turns, now_ms)
 
     def _hand_out(self, entries: Sequence[StoredEntry], turns: Iterator[Seat[R]], now_ms: int) -> list[Delivery[R]]:
-        cursor, due = self.cursor, self._due
+        cursor, due, holders = self.cursor, self._due, self._held.holders
         deliveries: list[Delivery[R]] = []
         self._is_passing = False
         passed = 0
@@ -110,12 +122,13 @@ class Spread(Distribution[R]):
                     if seat is not None:
                         seat.permits -= left
                         seat.held[index] = left
+                        holders[index] = seat
                         seat.messages += left
                         deliveries.append(Delivery(seat.receiver, entry, self._held.redeliveries(index), ack_set))
                     elif not self._waits(index):
                         break
             else:
-                self.settle(None, index)
+                self.settle(index)
             if index == self.read:
                 self.read = index + 1
             else:
@@ -154,7 +167,7 @@ class Spread(Distribution[R]):
     def _turns(self) -> Generator[Seat[R], None, None]:
         """Whose turn it is, as long as somebody has room. The next round goes on where this one was left."""
         limit = self._max_unacked
-        for level in self._levels.values():
+        for priority, level in self._levels.items():
             able = deque([seat for seat in level if seat.room(limit)])
             last: Seat[R] | None = None
             try:
@@ -166,11 +179,13 @@ class Spread(Distribution[R]):
                         yield seat
                         able.append(seat)
             finally:
-                if last is not None:
-                    level.rotate(-level.index(last) - 1)
+                if last is not None and len(level) > 1:
+                    order = list(level)
+                    served = order.index(last) + 1
+                    self._levels[priority] = dict.fromkeys(order[served:] + order[:served])
 
-    def settle(self, seat: Seat[R] | None, index: int) -> None:
-        if self._held.settle(seat, index) is None:
+    def settle(self, index: int) -> None:
+        if self._held.settle(index) is None:
             self._due.discard(index)
             self._delayed.discard(index)
             holder = self._chunks.seat_at(index)
@@ -178,8 +193,8 @@ class Spread(Distribution[R]):
                 self._waiting[holder].discard(index)
         self._chunks.settle(index)
 
-    def settle_partly(self, seat: Seat[R] | None, index: int) -> None:
-        self._held.reduce(seat, index, self.cursor.remaining(index).bit_count())
+    def settle_partly(self, index: int) -> None:
+        self._held.reduce(index, self.cursor.remaining(index).bit_count())
 
     def settle_below(self) -> None:
         mark = self.cursor.mark

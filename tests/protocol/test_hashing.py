@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -74,3 +77,24 @@ def test_recorded_keys_have_their_hash(row: dict[str, Any]) -> None:
 def test_segment_and_bucket_use_the_two_halves_of_the_hash(key: bytes) -> None:
     assert segment_hash(key) << 16 | bucket_hash(key) == murmur3_32(key)
     assert 0 <= murmur3_32(key) < 2**32
+
+
+def test_hash_of_a_long_key_takes_no_more_steps_in_python_than_that_of_a_short_one() -> None:
+    assert _steps(b"k" * 1_000_000) == _steps(b"k")
+
+
+def _steps(key: bytes) -> int:
+    """Lines and calls that hashing a key takes."""
+    events: list[str] = []
+
+    def note(frame: FrameType, event: str, arg: object) -> Callable[..., Any]:
+        events.append(event)
+        return note
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        murmur3_32(key)
+    finally:
+        sys.settrace(before)
+    return len(events)
