@@ -12,6 +12,7 @@ from typing import Any
 import trio
 
 from gateway.keepalive import Roster
+from metadata.tasks import Tasks
 from protocol.framing import FRAME_PADDING, BadFrame, FrameDecoder
 from sessions.counters import CloseReason, Counters
 from sessions.dialogue import PING, Dialogue, State, Terms
@@ -35,7 +36,7 @@ class Service:
     into frames are one step without an await, so nobody else's bytes can get in between.
     """
 
-    nursery: trio.Nursery
+    nursery: Tasks
     hubs: Hubs[Any, Any, Any]
     terms: Terms
     outbox_limits: OutboxLimits

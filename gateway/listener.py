@@ -6,6 +6,7 @@ import errno
 import logging
 import socket
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ import trio
 from gateway.binding import close_all
 from gateway.connection import Connection, Service
 from gateway.keepalive import Roster
+from gateway.supervision import supervised
+from metadata.tasks import GuardedTasks
 from protocol import replies
 from protocol.framing import encode
 from protocol.wire import pulsar_api_pb2 as api
@@ -61,7 +64,10 @@ class Listener:
         limits: ListenerLimits,
         outbox_limits: OutboxLimits,
         counters: Counters,
+        failures: Counter[str] | None = None,
     ) -> None:
+        """`failures` counts the tasks that ended by a fault of ours, by their names."""
+        self._failures: Counter[str] = Counter() if failures is None else failures
         self._hubs = hubs
         self._terms = terms
         self._limits = limits
@@ -75,7 +81,7 @@ class Listener:
         try:
             async with trio.open_nursery() as connections:
                 service = Service(
-                    connections,
+                    GuardedTasks(connections, self._failures),
                     self._hubs,
                     self._terms,
                     self._outbox_limits,
@@ -85,7 +91,7 @@ class Listener:
                     memoryview(bytearray(RECEIVE_BUFFER)),
                     self._limits.opens_per_second,
                 )
-                connections.start_soon(self._roster.run)
+                connections.start_soon(supervised, "the keep-alive", self._roster.run, self._failures)
                 async with trio.open_nursery() as accepting:
                     for sock in listening:
                         accepting.start_soon(self._accept, sock, service)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ from gateway.recorder.recording import recording_of
 from gateway.settings import Settings
 from gateway.supervision import supervised
 from metadata import keys, scripts
-from metadata.errors import TopicExists
+from metadata.errors import RecordDamaged, TopicExists
 from metadata.feed import ChangeFeed
 from metadata.lanes import Timeouts
 from metadata.leadership import Leaderships
@@ -47,6 +48,7 @@ from metadata.peers import Peers
 from metadata.registrations import RegistrationLimits, Registrations
 from metadata.scripts import Script
 from metadata.store import TopicStore, open_store
+from metadata.tasks import GuardedTasks
 from metadata.unwrap import unwrapped
 from protocol.names import PERSISTENT, NamespaceName, TopicName
 from segments.schemas import SchemaRegistry
@@ -92,6 +94,7 @@ class Node:
     recorder: Recorder | None
     listener: Listener
     stop_http: trio.Event
+    failures: Counter[str]  # of its tasks, by their names
 
     def readiness(self) -> list[str]:
         """Why this node cannot serve; empty when it can."""
@@ -119,7 +122,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             recording_of(settings, store) as recorder,
             trio.open_nursery() as background,
         ):
-            await store.ensure_namespace(FIRST_NAMESPACE)
+            await _ensure_namespace(store, FIRST_NAMESPACE)
             if alone:
                 await forget_sessions(store)
             pulsar_sockets = await open_sockets(settings.listen.host, settings.listen.port)
@@ -128,6 +131,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             http_url = settings.advertise_http or _advertised("http", http_sockets)
 
             counters = Counters()
+            tasks = GuardedTasks(background)
             limits = TopicLimits(
                 settings.max_segments, settings.max_properties, settings.max_property_size, settings.max_partitions
             )
@@ -142,13 +146,13 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             classic = ClassicTransitions(store, limits, auto_create=settings.auto_create, attached=attached)
             schemas = SchemaRegistry(store)
             readback = ReadBack(
-                nursery=background,
+                nursery=tasks,
                 read=lambda topics: classic.topics.read_either(feed.lane, topics),
                 trusted=lambda bucket: feed.trusted(bucket),
                 route=lambda bucket: store.directory.owner(keys.BUCKET_SLOTS[bucket]),
             )
             hub = Hub(
-                nursery=background,
+                nursery=tasks,
                 readback=readback,
                 create=lambda topic: _create_if_missing(transitions, classic, topic),
                 owner_url=pulsar_url,
@@ -157,7 +161,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 deletion_notice=settings.deletion_notice,
             )
             namespaces = NamespaceWatches(
-                nursery=background,
+                nursery=tasks,
                 readback=readback,
                 store=store,
                 lane=lambda: feed.lane,
@@ -167,7 +171,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             )
             topic_lists = TopicLists(
                 ListSurroundings(
-                    nursery=background,
+                    nursery=tasks,
                     topics=classic.topics,
                     lane=lambda: feed.lane,
                     trusted=lambda bucket: feed.trusted(bucket),
@@ -177,7 +181,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 )
             )
             questions = ClassicService(
-                nursery=background,
+                nursery=tasks,
                 store=store,
                 topics=classic.topics,
                 lists=topic_lists,
@@ -223,7 +227,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 retention=Retention(store, default=settings.retention),
                 session_held=lambda: session.held,
                 followed_since=lambda bucket: feed.followed_since(bucket),
-                nursery=background,
+                nursery=tasks,
             )
             leaders = Leaders(
                 store,
@@ -245,14 +249,14 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     ),
                     counters=LeaderCounters(),
                 ),
-                nursery=background,
+                nursery=tasks,
                 sweep_interval=settings.prune_interval,
                 jitter=settings.session_lease / 20,
                 answers=LeaderProbe().answers,
             )
             garbage = GarbageCollector(store, interval=_GARBAGE_INTERVAL)
             consumers = ConsumerHub(
-                nursery=background,
+                nursery=tasks,
                 registrations=registrations,
                 lane=lambda: feed.lane,
                 session=session,
@@ -265,7 +269,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             switch.add(data.hosting)
             switch.add(data.plane.seats)
             hubs = Hubs(hub, namespaces, consumers, questions, data.plane)
-            listener = _listener(settings, hubs, pulsar_url, counters)
+            listener = _listener(settings, hubs, pulsar_url, counters, tasks.failures)
             lanes = (*store.lanes, feed.lane)
             sources = Sources(
                 counters,
@@ -281,6 +285,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 recorder,
                 questions,
                 data,
+                tasks.failures,
             )
             app = build_app(
                 AdminPorts(
@@ -301,24 +306,25 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 )
             )
 
-            background.start_soon(supervised, "the change feed", feed.run)
-            background.start_soon(supervised, "the deletion notices", hub.run)
+            background.start_soon(supervised, "the change feed", feed.run, tasks.failures)
+            background.start_soon(supervised, "the deletion notices", hub.run, tasks.failures)
             background.start_soon(
                 supervised,
                 "the whereabouts of segments",
                 lambda: hub.whereabouts.run(lambda: feed.foreign_buckets > 0),
+                tasks.failures,
             )
-            background.start_soon(supervised, "the node session", session.run)
-            background.start_soon(supervised, "the view of other nodes", peers.run)
-            background.start_soon(supervised, "the leaderships", leaders.run)
-            background.start_soon(supervised, "the registered consumers", consumers.run)
-            background.start_soon(supervised, "the upkeep of segments", data.upkeep.run)
-            background.start_soon(supervised, "the neglected segments", data.caretaker.run)
-            background.start_soon(supervised, "the garbage collection", garbage.run)
+            background.start_soon(supervised, "the node session", session.run, tasks.failures)
+            background.start_soon(supervised, "the view of other nodes", peers.run, tasks.failures)
+            background.start_soon(supervised, "the leaderships", leaders.run, tasks.failures)
+            background.start_soon(supervised, "the registered consumers", consumers.run, tasks.failures)
+            background.start_soon(supervised, "the upkeep of segments", data.upkeep.run, tasks.failures)
+            background.start_soon(supervised, "the neglected segments", data.caretaker.run, tasks.failures)
+            background.start_soon(supervised, "the garbage collection", garbage.run, tasks.failures)
             if recorder is not None:
                 if settings.record_values:
                     readback.add(recorder.values)
-                background.start_soon(supervised, "the recorder", recorder.run)
+                background.start_soon(supervised, "the recorder", recorder.run, tasks.failures)
             async with trio.open_nursery() as serving:
                 stop_http = trio.Event()
                 serving.start_soon(listener.serve, pulsar_sockets)
@@ -346,6 +352,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     recorder,
                     listener,
                     stop_http,
+                    tasks.failures,
                 )
                 if not stop_http.is_set():
                     serving.cancel_scope.cancel()
@@ -364,6 +371,7 @@ def _listener(
     hubs: Hubs[Watch, NamespaceWatch, ConsumerSession],
     pulsar_url: str,
     counters: Counters,
+    failures: Counter[str],
 ) -> Listener:
     return Listener(
         hubs,
@@ -387,6 +395,7 @@ def _listener(
             total_bytes=settings.outbox_total_limit,
         ),
         counters,
+        failures,
     )
 
 
@@ -399,6 +408,14 @@ async def _create_if_missing(transitions: Transitions, classic: ClassicTransitio
             await transitions.create(topic, 1)
     except TopicExists:
         pass
+
+
+async def _ensure_namespace(store: TopicStore, namespace: NamespaceName) -> None:
+    """A list of namespaces that cannot be read costs those who ask for it: topics are served without."""
+    try:
+        await store.ensure_namespace(namespace)
+    except RecordDamaged as error:
+        log.error("the namespace %s cannot be looked up: %s", namespace, error)
 
 
 async def _until_whole(feed: ChangeFeed, limit: float) -> None:
@@ -418,7 +435,7 @@ def _doubts(feed: ChangeFeed) -> list[str]:
             f"the store has lost its identity in {feed.foreign_buckets} of {keys.BUCKETS} buckets: restore its data, "
             "or restart Vela to accept it as it is"
         )
-    return doubts
+    return doubts + feed.doubts
 
 
 def _advertised(scheme: str, bound: Sequence[socket.socket]) -> str:

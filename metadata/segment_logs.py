@@ -12,7 +12,7 @@ from itertools import chain, count, groupby
 from typing import Final
 
 from metadata import keys, scripts
-from metadata.errors import LogFenced, LogMissing, LogSealed, RecordDamaged, TooFewReplicas
+from metadata.errors import LogFenced, LogMissing, LogSealed, TooFewReplicas
 from metadata.lanes import Lane
 from metadata.link import Link
 from metadata.log_entries import Entry, StoredEntry, pack_header, stored_entries, stream_id
@@ -25,6 +25,7 @@ from metadata.log_states import (
     Opened,
     ProducerMark,
     mark_entry,
+    named,
     opened,
     state_of,
 )
@@ -131,10 +132,13 @@ class SegmentLogs:
     async def cursors(self, place: LogPlace, seen: LogState) -> dict[str, bytes]:
         """Where subscriptions stand in a log, for who does not own it."""
         found = await self._store.bulk.call(place.slot, "HGETALL", place.cursors(seen.incarnation))
-        try:
-            return {name.decode(): cursor for name, cursor in found.items()}
-        except UnicodeDecodeError:
-            raise RecordDamaged(f"A cursor of {place.name} has a name that no subscription has: remove it.") from None
+        return named(place, found)
+
+    async def cursor(self, claim: Claim, subscription: str) -> bytes | None:
+        """Where a subscription stands in a log, as the store has it."""
+        key = claim.place.cursors(claim.incarnation)
+        found: bytes | None = await self._store.commands.call(claim.place.slot, "HGET", key, subscription)
+        return found
 
     async def append(
         self,
