@@ -12,7 +12,7 @@ from itertools import chain, count, groupby
 from typing import Final
 
 from metadata import keys, scripts
-from metadata.errors import LogFenced, LogMissing, LogSealed, TooFewReplicas
+from metadata.errors import LogFenced, LogMissing, LogSealed, RecordDamaged, TooFewReplicas
 from metadata.lanes import Lane
 from metadata.link import Link
 from metadata.log_entries import Entry, StoredEntry, pack_header, stored_entries, stream_id
@@ -125,7 +125,12 @@ class SegmentLogs:
         )
         if outcome != b"done":
             return None
-        handed_over = opened(place, session, term, state, cursors, producers)
+        try:
+            handed_over = opened(place, session, term, state, cursors, producers)
+        except RecordDamaged:
+            # It is so for all, and nobody shall take it for served here.
+            await self.release(Claim(place, expected.incarnation, session, term, ledger=0))
+            raise
         self._largest[term] = handed_over.largest
         return handed_over
 
