@@ -209,6 +209,8 @@ class ConsumerHub:
                 if isinstance(error, RecordDamaged) and session.told is None and not session.attached_as:
                     # Who has an assignment keeps it. Who comes is told, and may come again when it is restored.
                     self._refuse(session, error.server_error, str(error))
+                    if not said:
+                        return  # nothing was written, so there is nothing to take back
                     break
                 if not said:
                     note_waiting(log, error, "registering %s of %s waits", session.name, session.topic)

@@ -29,8 +29,10 @@ from protocol.client.producing import TopicProducer, open_producer
 from protocol.client.topic_consumer import TopicConsumer
 from protocol.errors import ProtocolError
 from protocol.names import NamespaceName, TopicName
+from protocol.wire import pulsar_api_pb2 as api
 from tests.support.asking import asking
-from tests.support.nodes import Viewer, created_classic, running_node, started_node, transitions_of, viewing
+from tests.support.consumers import registering
+from tests.support.nodes import View, Viewer, created_classic, running_node, started_node, transitions_of, viewing
 from tests.support.processes import ValkeyProcess
 from tests.support.waiting import eventually
 
@@ -338,3 +340,33 @@ async def test_what_is_damaged_costs_itself_and_is_well_once_it_is_restored(
         await scene.healthy.goes_on()
         assert not faults_in(caplog), faults_in(caplog)
         assert not scene.node.failures
+
+
+async def test_a_consumer_that_comes_to_damaged_data_is_told_and_may_come_again(valkey: ValkeyProcess) -> None:
+    client = valkey.client()
+    async with running_node(valkey.url) as node, registering(node.pulsar_url) as connection:
+        await transitions_of(node).create(HEALTHY, 1)
+        key = keys.subscriptions_key(keys.path_of(HEALTHY))
+        client.set(key, "damaged")
+        refused = await connection.subscribed(HEALTHY, SUBSCRIPTION, "c")
+        assert refused.error == api.MetadataError
+        assert key.decode() in refused.response.message
+        client.delete(key)
+        consumer = await connection.subscribed(HEALTHY, SUBSCRIPTION, "c")
+        await eventually(lambda: consumer.ids == {0})
+
+
+async def test_damage_is_said_once_although_it_is_met_again_and_again(
+    valkey: ValkeyProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_node(valkey.url) as node, viewing(node) as viewer:
+        await transitions_of(node).create(HEALTHY, 1)
+        valkey.client().hset(keys.record_key(keys.path_of(HEALTHY)), "value", b"{")
+        for _ in range(5):
+            view = await viewer.watch(HEALTHY)
+            await eventually(partial(_is_refused, view))
+    assert len([it for it in caplog.messages if "cannot be served" in it]) == 1
+
+
+def _is_refused(view: View) -> bool:
+    return view.errors == [api.MetadataError]
