@@ -127,6 +127,10 @@ class Listener:
                     exhausted = True
                     await trio.sleep(ACCEPT_BACK_OFF)
                 # Anything else is the fate of one connection, over before it was accepted.
+            except Exception:
+                # A fault of ours, and still the fate of one connection.
+                log.exception("a connection could not be taken in")
+                self._counters.errors += 1
 
     def _welcome(self, sock: socket.socket, peer: tuple[Any, ...], service: Service) -> None:
         sock.setblocking(False)
