@@ -11,7 +11,8 @@ import trio
 from controller.leftovers import Leftover, leftover_at
 from metadata import keys, scripts
 from metadata.classic_topics import ClassicTopics
-from metadata.errors import StoreError, TopicChanging, TopicMissing, VersionConflict
+from metadata.complaints import complain, note_waiting
+from metadata.errors import RecordDamaged, StoreError, TopicChanging, TopicMissing, VersionConflict
 from metadata.store import TopicStore
 from protocol.backoff import Backoff
 
@@ -44,7 +45,7 @@ class GarbageCollector:
                 await self.collect()
                 backoff.reset()
             except StoreError as error:
-                log.info("collecting garbage waits for the store: %s", error)
+                note_waiting(log, error, "collecting garbage waits for the store")
                 await trio.sleep(backoff.next())
                 continue
             with trio.move_on_after(self._interval * random.uniform(0.5, 1.0)):
@@ -59,7 +60,10 @@ class GarbageCollector:
         for bucket, length in enumerate(lengths):
             # A key of another kind in the place of a list is logged by the lane, and costs its bucket.
             if length and not isinstance(length, StoreError):
-                await self._collect_bucket(bucket)
+                try:
+                    await self._collect_bucket(bucket)
+                except RecordDamaged as error:
+                    note_waiting(log, error, "the garbage of bucket %d stays", bucket)
 
     async def _collect_bucket(self, bucket: int) -> None:
         slot, garbage = keys.BUCKET_SLOTS[bucket], keys.garbage_key(bucket)
@@ -71,7 +75,9 @@ class GarbageCollector:
                     await self._collect_classic(bucket, entry, leftover)
                     continue
                 if (parts := _parts(entry, bucket)) is None:
-                    log.error("the garbage list of bucket %d has an entry that is none of ours: %r", bucket, entry[:64])
+                    complain(
+                        log, "the garbage list of bucket %d has an entry that is none of ours: %r", bucket, entry[:64]
+                    )
                     continue
                 incarnation, segment, storage = parts
                 commands.append(

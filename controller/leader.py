@@ -23,6 +23,7 @@ from layout.errors import LayoutError
 from layout.layouts import Layout
 from layout.segments import Segment
 from metadata import keys
+from metadata.complaints import complain, note_waiting
 from metadata.errors import Fenced, RecordDamaged, StoreError, SubscriptionMissing, TopicMissing, VersionConflict
 from metadata.lanes import Lane
 from metadata.leadership import Leaderships
@@ -42,6 +43,8 @@ _LONGEST_PAUSE_AFTER_FAILURE: Final = 60.0
 _SELDOM: Final = 60
 # How often it is asked whether a segment was let go of by its last owner, while somebody waits for that.
 _POLL_INTERVAL: Final = 1.0
+# Between two looks at what is damaged: nobody tells that it was restored.
+_DAMAGED_INTERVAL: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,7 @@ class TopicLeader:
                     # Somebody was faster; what they wrote is seen in the next round.
                     self.wake()
                 except StoreError as error:
-                    log.info("leading %s waits for the store: %s", self.topic, error)
+                    note_waiting(log, error, "leading %s waits for the store", self.topic)
                     await trio.sleep(outage.next())
                     continue
                 except Exception:
@@ -196,9 +199,10 @@ class TopicLeader:
         except TopicMissing:
             return False
         except (LayoutError, RecordDamaged) as error:
-            # Nobody can do better. Its next change is heard of, its deletion too.
-            log.error("%s cannot be led, its record is damaged: %s", self.topic, error)
-            self._prune_at = self._retire_at = self._poll_at = float("inf")
+            # Nobody can do better. Its next change is heard of, its deletion too; that it was restored is not.
+            complain(log, "%s cannot be led: %s", self.topic, error)
+            self._prune_at = self._retire_at = float("inf")
+            self._poll_at = trio.current_time() + _DAMAGED_INTERVAL
             return True
         return not await self._retire(state, layout)
 
@@ -210,7 +214,12 @@ class TopicLeader:
         self._holders = {c.attachment.node for s in state.subscriptions.values() for c in s.consumers.values()}
         alive = {session for session in self._holders if await self._around.peers.is_alive(session)}
         for subscription in state.subscriptions.values():
-            await self._lead_subscription(state.topic, subscription, layout, alive, graces, handovers)
+            try:
+                await self._lead_subscription(state.topic, subscription, layout, alive, graces, handovers)
+            except RecordDamaged as error:
+                # Its consumers keep what they have, and the other subscriptions go on.
+                complain(log, "subscription %s of %s stays as it is: %s", subscription.name, self.topic, error)
+                self._poll_at = trio.current_time() + _DAMAGED_INTERVAL
         self._graces.keep_only(graces)
         self._handovers.keep_only(handovers)
 
@@ -350,7 +359,10 @@ class TopicLeader:
         for subscription in state.subscriptions.values():
             if subscription.type.is_durable and done:
                 asked = [s for s in segments if s.segment_id in done and s.segment_id not in subscription.drained]
-                found = await self._around.segments.drained(self.topic, subscription.name, asked) if asked else ()
+                try:
+                    found = await self._around.segments.drained(self.topic, subscription.name, asked) if asked else ()
+                except RecordDamaged:
+                    return set()  # as above
                 done &= subscription.drained.union(found)
         return done
 

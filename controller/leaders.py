@@ -11,10 +11,12 @@ import trio
 
 from controller.leader import Around, LeaderCounters, TopicLeader
 from metadata import keys
-from metadata.errors import Fenced, LeaderUnreachable, StoreError, TopicMissing
+from metadata.complaints import complain, note_waiting
+from metadata.errors import Fenced, LeaderUnreachable, RecordDamaged, StoreError, TopicMissing
 from metadata.node_sessions import NodeSession
 from metadata.records import Leader, StoredTopic
 from metadata.store import TopicStore
+from metadata.tasks import Tasks
 from protocol.backoff import Backoff
 from protocol.errors import InvalidName
 from protocol.names import TopicName
@@ -46,7 +48,7 @@ class Leaders:
         session: NodeSession,
         around: Around,
         *,
-        nursery: trio.Nursery,
+        nursery: Tasks,
         sweep_interval: float,
         jitter: float,
         answers: Callable[[str], Awaitable[bool]] | None = None,
@@ -267,11 +269,14 @@ class Leaders:
                 await self.lead(keys.topic_at(path))
             except (LedElsewhere, TopicMissing):
                 pass
+            except RecordDamaged as error:
+                # Until it is restored nobody can lead it, and a round of its own for it would be for nothing.
+                note_waiting(log, error, "%s cannot be led", path)
             except StoreError as error:
-                log.info("taking over %s failed for now: %s", path, error)
+                note_waiting(log, error, "taking over %s failed for now", path)
                 failed.append(path)
             except (InvalidName, ValueError):
-                log.error("the list of topics that need a leader has an entry that is none of ours: %r", path[:64])
+                complain(log, "the list of topics that need a leader has an entry that is none of ours: %r", path[:64])
 
     async def _notice_other_retentions(self) -> None:
         """Leaders who keep sealed segments for long look seldom, and not at their namespace."""

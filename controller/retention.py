@@ -9,12 +9,16 @@ from typing import Final
 import msgspec
 
 from layout import records
+from layout.errors import LayoutError
+from metadata.errors import RecordDamaged
 from metadata.records import StoredTopic
 from metadata.store import TopicStore
+from metadata.stored_values import UNREADABLE
 from protocol.names import NamespaceName
 
 NO_LIMIT: Final = -1
 _MEGABYTE: Final = 1024 * 1024
+_MOST: Final = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,9 @@ class RetentionPolicy(msgspec.Struct, frozen=True):
     @property
     def kept(self) -> Kept:
         minutes, megabytes = self.retentionTimeInMinutes, self.retentionSizeInMB
-        return Kept(NO_LIMIT if minutes < 0 else minutes * 60_000, NO_LIMIT if megabytes < 0 else megabytes * _MEGABYTE)
+        # What is stored may be any number: beyond these it makes no difference.
+        ms = NO_LIMIT if minutes < 0 else min(minutes, _MOST) * 60_000
+        return Kept(ms, NO_LIMIT if megabytes < 0 else min(megabytes, _MOST) * _MEGABYTE)
 
 
 class NamespacePolicies(msgspec.Struct, frozen=True):
@@ -62,24 +68,32 @@ class Retention:
         self._seen: dict[NamespaceName, bytes | None] = {}
 
     async def of(self, topic: StoredTopic) -> Kept:
-        record = records.decode(topic.value)
+        try:
+            record = records.decode(topic.value)
+        except LayoutError as error:
+            raise RecordDamaged(f"The record of {topic.name} is damaged ({error}): restore it.") from error
         if record.retention_minutes is not None:
             return RetentionPolicy(record.retention_minutes, record.retention_megabytes).kept
         return await self.of_namespace(topic.name.namespace_name)
 
     async def of_namespace(self, namespace: NamespaceName) -> Kept:
         """The same where a topic says nothing, as classic ones do."""
-        policies = await self._store.get_namespace(namespace)
         try:
-            chosen = msgspec.json.decode(policies or b"{}", type=NamespacePolicies).retention_policies
-        except msgspec.DecodeError:
+            policies = await self._store.get_namespace(namespace)
+            chosen = msgspec.json.decode(
+                b"{}" if policies is None else policies, type=NamespacePolicies
+            ).retention_policies
+        except (RecordDamaged, *UNREADABLE):
             # Nobody can tell what was meant: what is kept can still be pruned later.
             return FOR_EVER
         return self._default if chosen is None else chosen.kept
 
     async def changed(self, namespaces: Collection[NamespaceName]) -> list[NamespaceName]:
         """Those of these whose policies are not what they were at the last call; the others are forgotten."""
-        policies = await self._store.get_namespaces(namespaces)
+        try:
+            policies = await self._store.get_namespaces(namespaces)
+        except RecordDamaged:
+            return []  # nobody can tell, and whoever waits for more than this is not held up by it
         changed = [name for name, found in policies.items() if self._seen.get(name, found) != found]
         self._seen = policies
         return changed

@@ -13,6 +13,7 @@ from typing import Any
 import trio
 
 from gateway.keepalive import Roster
+from metadata.tasks import Tasks
 from protocol.framing import FRAME_PADDING, BadFrame, Frame, FrameDecoder, UnknownCommand
 from protocol.turns import SlowTurns
 from protocol.wire.pulsar_api_pb2 import BaseCommand
@@ -38,7 +39,7 @@ class Service:
     into frames are one step without an await, so nobody else's bytes can get in between.
     """
 
-    nursery: trio.Nursery
+    nursery: Tasks
     hubs: Hubs[Any, Any, Any]
     terms: Terms
     outbox_limits: OutboxLimits

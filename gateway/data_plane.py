@@ -12,7 +12,6 @@ import trio
 
 from controller.retention import Retention
 from gateway.settings import Settings
-from layout import records
 from layout.segments import Segment
 from metadata import keys
 from metadata.errors import StoreError
@@ -20,11 +19,13 @@ from metadata.lanes import Lane
 from metadata.log_directory import logs_in
 from metadata.log_places import LogPlace
 from metadata.peers import Peers
+from metadata.records import layout_of
 from metadata.registrations import Registrations
 from metadata.segment_holders import SegmentHolders
 from metadata.segment_logs import SegmentLogs
 from metadata.store import TopicStore
 from metadata.subscriptions import InitialPosition, Registration, SubscriptionType
+from metadata.tasks import Tasks
 from protocol.names import TopicName
 from protocol.turns import SlowTurns
 from segments import placement
@@ -71,7 +72,7 @@ class StoredTopics:
         stored = await self._store.get(topic)
         if stored is None:
             return None
-        segments = records.decode_layout(stored.value).segments
+        segments = layout_of(stored).segments
         if place.segment_id is not None:
             # Consumers ask for each of a thousand segments: a look at all of them for each is a second of nothing else.
             found = segments.get(place.segment_id)
@@ -106,8 +107,8 @@ def build_data_plane(
     retention: Retention,
     session_held: Callable[[], bool],
     followed_since: Callable[[int], float],
-    nursery: trio.Nursery,
     turns: SlowTurns,
+    nursery: Tasks,
 ) -> DataParts:
     logs = SegmentLogs(store)
     counters = DataCounters()

@@ -6,6 +6,7 @@ import errno
 import logging
 import socket
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ import trio
 from gateway.binding import close_all
 from gateway.connection import Connection, Service
 from gateway.keepalive import Roster
+from gateway.supervision import supervised
+from metadata.tasks import GuardedTasks
 from protocol import replies
 from protocol.framing import encode
 from protocol.turns import SlowTurns
@@ -63,7 +66,10 @@ class Listener:
         outbox_limits: OutboxLimits,
         counters: Counters,
         turns: SlowTurns | None = None,
+        failures: Counter[str] | None = None,
     ) -> None:
+        """`failures` counts the tasks that ended by a fault of ours, by their names."""
+        self._failures: Counter[str] = Counter() if failures is None else failures
         self._hubs = hubs
         self._terms = terms
         self._limits = limits
@@ -78,7 +84,7 @@ class Listener:
         try:
             async with trio.open_nursery() as connections:
                 service = Service(
-                    connections,
+                    GuardedTasks(connections, self._failures),
                     self._hubs,
                     self._terms,
                     self._outbox_limits,
@@ -89,7 +95,7 @@ class Listener:
                     self._limits.opens_per_second,
                     self._turns,
                 )
-                connections.start_soon(self._roster.run)
+                connections.start_soon(supervised, "the keep-alive", self._roster.run, self._failures)
                 async with trio.open_nursery() as accepting:
                     for sock in listening:
                         accepting.start_soon(self._accept, sock, service)
@@ -125,6 +131,10 @@ class Listener:
                     exhausted = True
                     await trio.sleep(ACCEPT_BACK_OFF)
                 # Anything else is the fate of one connection, over before it was accepted.
+            except Exception:
+                # A fault of ours, and still the fate of one connection.
+                log.exception("a connection could not be taken in")
+                self._counters.errors += 1
 
     def _welcome(self, sock: socket.socket, peer: tuple[Any, ...], service: Service) -> None:
         sock.setblocking(False)

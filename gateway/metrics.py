@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -52,6 +52,7 @@ class Sources:
     turns: SlowTurns
     cycles: CycleCollector
     data: DataParts | None = None
+    task_failures: Mapping[str, int] = field(default_factory=dict)
 
 
 def page_of(sources: Sources) -> bytes:
@@ -119,6 +120,10 @@ class _VelaCollector(Collector):
         yield _counter("stalls", "Clients cut because they took nothing.", counters.stalls)
         yield _counter(
             "connection_errors", "Connections ended by a fault of ours; each is in the log.", counters.errors
+        )
+        failures = self._sources.task_failures
+        yield _labelled(
+            "task_failures", "Tasks ended by a fault of ours; each is in the log.", "task", failures.items()
         )
 
     def _watches(self) -> Iterator[Metric]:

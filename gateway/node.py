@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ from gateway.recorder.recording import recording_of
 from gateway.settings import Settings
 from gateway.supervision import supervised
 from metadata import keys, scripts
-from metadata.errors import TopicExists
+from metadata.errors import RecordDamaged, TopicExists
 from metadata.feed import ChangeFeed
 from metadata.lanes import Timeouts
 from metadata.leadership import Leaderships
@@ -50,6 +51,7 @@ from metadata.peers import Peers
 from metadata.registrations import RegistrationLimits, Registrations
 from metadata.scripts import Script
 from metadata.store import TopicStore, open_store
+from metadata.tasks import GuardedTasks
 from metadata.unwrap import unwrapped
 from protocol.names import PERSISTENT, NamespaceName, TopicName
 from protocol.turns import SlowTurns
@@ -96,6 +98,7 @@ class Node:
     recorder: Recorder | None
     listener: Listener
     stop_http: trio.Event
+    failures: Counter[str]  # of its tasks, by their names
 
     def readiness(self) -> list[str]:
         """Why this node cannot serve; empty when it can."""
@@ -123,7 +126,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             recording_of(settings, store) as recorder,
             trio.open_nursery() as background,
         ):
-            await store.ensure_namespace(FIRST_NAMESPACE)
+            await _ensure_namespace(store, FIRST_NAMESPACE)
             if alone:
                 await forget_sessions(store)
             pulsar_sockets = await open_sockets(settings.listen.host, settings.listen.port)
@@ -134,6 +137,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             counters = Counters()
             turns = SlowTurns(settings.slow_turn)
             loop_lag, cycles = LoopLag(turns), CycleCollector(settings.gc_interval)
+            tasks = GuardedTasks(background)
             limits = TopicLimits(
                 settings.max_segments, settings.max_properties, settings.max_property_size, settings.max_partitions
             )
@@ -148,13 +152,13 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             classic = ClassicTransitions(store, limits, auto_create=settings.auto_create, attached=attached)
             schemas = SchemaRegistry(store)
             readback = ReadBack(
-                nursery=background,
+                nursery=tasks,
                 read=lambda topics: classic.topics.read_either(feed.lane, topics),
                 trusted=lambda bucket: feed.trusted(bucket),
                 route=lambda bucket: store.directory.owner(keys.BUCKET_SLOTS[bucket]),
             )
             hub = Hub(
-                nursery=background,
+                nursery=tasks,
                 readback=readback,
                 create=lambda topic: _create_if_missing(transitions, classic, topic),
                 owner_url=pulsar_url,
@@ -163,7 +167,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 deletion_notice=settings.deletion_notice,
             )
             namespaces = NamespaceWatches(
-                nursery=background,
+                nursery=tasks,
                 readback=readback,
                 store=store,
                 lane=lambda: feed.lane,
@@ -173,7 +177,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             )
             topic_lists = TopicLists(
                 ListSurroundings(
-                    nursery=background,
+                    nursery=tasks,
                     topics=classic.topics,
                     lane=lambda: feed.lane,
                     trusted=lambda bucket: feed.trusted(bucket),
@@ -183,7 +187,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 )
             )
             questions = ClassicService(
-                nursery=background,
+                nursery=tasks,
                 store=store,
                 topics=classic.topics,
                 lists=topic_lists,
@@ -230,7 +234,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 retention=Retention(store, default=settings.retention),
                 session_held=lambda: session.held,
                 followed_since=lambda bucket: feed.followed_since(bucket),
-                nursery=background,
+                nursery=tasks,
                 turns=turns,
             )
             leaders = Leaders(
@@ -253,14 +257,14 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     ),
                     counters=LeaderCounters(),
                 ),
-                nursery=background,
+                nursery=tasks,
                 sweep_interval=settings.prune_interval,
                 jitter=settings.session_lease / 20,
                 answers=LeaderProbe().answers,
             )
             garbage = GarbageCollector(store, interval=_GARBAGE_INTERVAL)
             consumers = ConsumerHub(
-                nursery=background,
+                nursery=tasks,
                 registrations=registrations,
                 lane=lambda: feed.lane,
                 session=session,
@@ -273,7 +277,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             switch.add(data.hosting)
             switch.add(data.plane.seats)
             hubs = Hubs(hub, namespaces, consumers, questions, data.plane)
-            listener = _listener(settings, hubs, pulsar_url, counters, turns)
+            listener = _listener(settings, hubs, pulsar_url, counters, turns, tasks.failures)
             lanes = (*store.lanes, feed.lane)
             sources = Sources(
                 counters,
@@ -292,6 +296,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 turns,
                 cycles,
                 data,
+                tasks.failures,
             )
             app = build_app(
                 AdminPorts(
@@ -312,26 +317,27 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                 )
             )
 
-            background.start_soon(supervised, "the change feed", feed.run)
-            background.start_soon(supervised, "the deletion notices", hub.run)
+            background.start_soon(supervised, "the change feed", feed.run, tasks.failures)
+            background.start_soon(supervised, "the deletion notices", hub.run, tasks.failures)
             background.start_soon(
                 supervised,
                 "the whereabouts of segments",
                 lambda: hub.whereabouts.run(lambda: feed.foreign_buckets > 0),
+                tasks.failures,
             )
-            background.start_soon(supervised, "the node session", session.run)
-            background.start_soon(supervised, "the view of other nodes", peers.run)
-            background.start_soon(supervised, "the leaderships", leaders.run)
-            background.start_soon(supervised, "the registered consumers", consumers.run)
-            background.start_soon(supervised, "the upkeep of segments", data.upkeep.run)
-            background.start_soon(supervised, "the neglected segments", data.caretaker.run)
-            background.start_soon(supervised, "the garbage collection", garbage.run)
-            background.start_soon(supervised, "the measuring of the event loop", loop_lag.run)
-            background.start_soon(supervised, "the collection of cycles", cycles.run)
+            background.start_soon(supervised, "the node session", session.run, tasks.failures)
+            background.start_soon(supervised, "the view of other nodes", peers.run, tasks.failures)
+            background.start_soon(supervised, "the leaderships", leaders.run, tasks.failures)
+            background.start_soon(supervised, "the registered consumers", consumers.run, tasks.failures)
+            background.start_soon(supervised, "the upkeep of segments", data.upkeep.run, tasks.failures)
+            background.start_soon(supervised, "the neglected segments", data.caretaker.run, tasks.failures)
+            background.start_soon(supervised, "the garbage collection", garbage.run, tasks.failures)
+            background.start_soon(supervised, "the measuring of the event loop", loop_lag.run, tasks.failures)
+            background.start_soon(supervised, "the collection of cycles", cycles.run, tasks.failures)
             if recorder is not None:
                 if settings.record_values:
                     readback.add(recorder.values)
-                background.start_soon(supervised, "the recorder", recorder.run)
+                background.start_soon(supervised, "the recorder", recorder.run, tasks.failures)
             async with trio.open_nursery() as serving:
                 stop_http = trio.Event()
                 serving.start_soon(listener.serve, pulsar_sockets)
@@ -359,6 +365,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     recorder,
                     listener,
                     stop_http,
+                    tasks.failures,
                 )
                 if not stop_http.is_set():
                     serving.cancel_scope.cancel()
@@ -378,6 +385,7 @@ def _listener(
     pulsar_url: str,
     counters: Counters,
     turns: SlowTurns,
+    failures: Counter[str],
 ) -> Listener:
     return Listener(
         hubs,
@@ -402,6 +410,7 @@ def _listener(
         ),
         counters,
         turns,
+        failures,
     )
 
 
@@ -414,6 +423,14 @@ async def _create_if_missing(transitions: Transitions, classic: ClassicTransitio
             await transitions.create(topic, 1)
     except TopicExists:
         pass
+
+
+async def _ensure_namespace(store: TopicStore, namespace: NamespaceName) -> None:
+    """A list of namespaces that cannot be read costs those who ask for it: topics are served without."""
+    try:
+        await store.ensure_namespace(namespace)
+    except RecordDamaged as error:
+        log.error("the namespace %s cannot be looked up: %s", namespace, error)
 
 
 async def _until_whole(feed: ChangeFeed, limit: float) -> None:
@@ -433,7 +450,7 @@ def _doubts(feed: ChangeFeed) -> list[str]:
             f"the store has lost its identity in {feed.foreign_buckets} of {keys.BUCKETS} buckets: restore its data, "
             "or restart Vela to accept it as it is"
         )
-    return doubts
+    return doubts + feed.doubts
 
 
 def _advertised(scheme: str, bound: Sequence[socket.socket]) -> str:

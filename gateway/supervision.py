@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -17,7 +18,7 @@ FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
 
 
-async def supervised(name: str, task: Callable[[], Awaitable[None]]) -> None:
+async def supervised(name: str, task: Callable[[], Awaitable[None]], failures: Counter[str] | None = None) -> None:
     """Run a background task for ever; its failure is logged and it is started again, later and later."""
     backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
     while True:
@@ -26,6 +27,8 @@ async def supervised(name: str, task: Callable[[], Awaitable[None]]) -> None:
             await task()
         except Exception:
             log.exception("%s failed and will be started again", name)
+            if failures is not None:
+                failures[name] += 1
         if trio.current_time() - started_at > LONGEST_PAUSE:
             backoff.reset()
         await trio.sleep(backoff.next())

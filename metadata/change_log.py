@@ -72,6 +72,7 @@ class Heard(NamedTuple):
 
 
 def heard_of(entries: Iterable[Reply]) -> Heard:
+    """ValueError where an entry does not say which topic it is about: then nobody knows what has changed."""
     heard = Heard({}, {}, {}, {})
     changed, classic, resigned, registered = heard
     for entry in entries:
@@ -81,6 +82,8 @@ def heard_of(entries: Iterable[Reply]) -> Heard:
             path, kind = fields[1].decode(), fields[3]
         else:
             path, kind = _field(entry, b"topic").decode(), _field(entry, b"kind")
+        if path.count("/") != 2:
+            raise ValueError(f"an entry of a change log is about {path[:64]!r}, which is no topic")
         if kind == b"classic":
             classic[path] = None
         elif kind in _ABOUT_CONSUMERS:

@@ -12,6 +12,7 @@ from metadata import keys, scripts
 from metadata.classic_records import ClassicTopic, PartitionedTopic
 from metadata.errors import StoreLost, TopicExists, TopicMissing, VersionConflict
 from metadata.log_places import LogPlace
+from metadata.log_states import named
 from metadata.records import Version
 from metadata.store import TopicStore, epoch_of
 from protocol.names import TopicName
@@ -48,7 +49,9 @@ async def _subscriptions_of_partitions(store: TopicStore, seen: PartitionedTopic
     found = await store.bulk.gather(
         [(place.slot, ("HKEYS", place.cursors(seen.version.incarnation))) for place in places]
     )
-    return sorted({name.decode() for names in found for name in names})
+    return sorted(
+        {name for place, names in zip(places, found, strict=True) for name in named(place, dict.fromkeys(names, b""))}
+    )
 
 
 async def make_scalable(

@@ -9,14 +9,19 @@ from typing import Final
 
 import msgspec
 
+from metadata import keys
 from metadata.errors import RecordDamaged
 from metadata.link import Reply
 from metadata.records import Version
+from metadata.stored_values import UNREADABLE, number
 from protocol.names import TopicName
 
 # What is read of a log here; who appends to it and how far it reaches is the data plane's.
 LOG_FIELDS: Final = ("incarnation", "state", "ctime", "properties", "migrated")
 PARTITIONED_FIELDS: Final = ("incarnation", "version", "state", "partitions", "ctime", "properties")
+
+# More than any setting allows.
+_MOST_PARTITIONS: Final = 1_000_000
 
 _properties: Final = msgspec.json.Decoder(dict[str, str])
 
@@ -94,11 +99,11 @@ def log_of(name: TopicName, reply: Reply) -> ClassicLog | RecordDamaged | None:
             name,
             incarnation.decode(),
             state != b"ACTIVE",
-            int(ctime or 0),
+            number(ctime or 0),
             _properties.decode(properties or b"{}"),
             migrated is not None,
         )
-    except (TypeError, ValueError, AttributeError, msgspec.DecodeError):
+    except (TypeError, AttributeError, *UNREADABLE):
         return _damaged(name)
 
 
@@ -109,15 +114,26 @@ def partitioned_of(name: TopicName, reply: Reply) -> PartitionedTopic | RecordDa
             return None
         return PartitionedTopic(
             name,
-            Version(incarnation.decode(), int(version)),
+            Version(incarnation.decode(), number(version)),
             PartitionedState(state.decode()),
-            int(partitions),
-            int(ctime or 0),
+            _partitions(partitions),
+            number(ctime or 0),
             _properties.decode(properties or b"{}"),
         )
-    except (TypeError, ValueError, AttributeError, msgspec.DecodeError):
+    except (TypeError, AttributeError, *UNREADABLE):
         return _damaged(name)
 
 
+def _partitions(stored: bytes) -> int:
+    """What nobody could have asked for, nobody has to list."""
+    if not 0 < (count := number(stored)) <= _MOST_PARTITIONS:
+        raise ValueError(f"a topic has no {count} partitions")
+    return count
+
+
 def _damaged(name: TopicName) -> RecordDamaged:
-    return RecordDamaged(f"What is stored for {name} is not that of a classic topic: restore or remove it.")
+    path = keys.path_of(name)
+    places = f"{keys.classic_key(path).decode()} or {keys.partitioned_key(path).decode()}"
+    return RecordDamaged(
+        f"What is stored for {name}, under {places}, is not that of a classic topic: restore or remove it."
+    )

@@ -12,9 +12,11 @@ from typing import Final, NamedTuple, Self
 import trio
 
 from metadata import keys, scripts
+from metadata.complaints import complain
 from metadata.errors import OutcomeUnknown
 from metadata.log_places import LogPlace
 from metadata.store import TopicStore, operation_id
+from metadata.stored_values import number
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +39,7 @@ class CursorRequest(NamedTuple):
         """Raises ValueError."""
         op, _, rest = entry.partition(b" ")
         target, _, identity = rest.partition(b" ")
-        return cls(op.decode(), None if target == _END else int(target), identity.decode())
+        return cls(op.decode(), None if target == _END else number(target), identity.decode())
 
 
 def requests_in(fields: Mapping[bytes, bytes]) -> dict[str, CursorRequest]:
@@ -48,7 +50,7 @@ def requests_in(fields: Mapping[bytes, bytes]) -> dict[str, CursorRequest]:
             try:
                 requests[field.removeprefix(_FIELD).decode()] = CursorRequest.parse(entry)
             except ValueError as error:
-                log.error("a request to move a cursor cannot be read: %s", error)
+                complain(log, "a request to move a cursor, %r, cannot be read: %s", entry[:64], error)
     return requests
 
 

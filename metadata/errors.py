@@ -30,6 +30,13 @@ class StoreLost(StoreError):
     http_status = 503
 
 
+class WritesRefused(StoreError):
+    """The store answers and takes no writes, because it cannot save them: its disk is full or broken."""
+
+    http_status = 503
+    server_error = api.PersistenceError
+
+
 class StoreFull(StoreError):
     """The store's memory limit is reached: deletes and transitions still work, creations do not."""
 

@@ -28,7 +28,8 @@ from metadata.change_log import (
     log_read,
     position_of,
 )
-from metadata.errors import StoreError
+from metadata.complaints import complain
+from metadata.errors import StoreError, StoreLost
 from metadata.lanes import Lane
 from metadata.link import Link, LinkLost, Reply
 from metadata.store import TopicStore
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 _FIRST_PAUSE: Final = 0.02
 # Part of what a watcher waits after an outage, so well within the second that is promised for it.
 _LONGEST_PAUSE: Final = 0.25
+# Between two tries whether a server takes writes again.
+_TROUBLED_INTERVAL: Final = 1.0
 
 
 class FeedListener(Protocol):
@@ -81,6 +84,7 @@ class FeedCounters:
     gaps: Counter[str] = field(default_factory=Counter)  # by cause
     rollbacks: int = 0
     flag_repairs: int = 0
+    failures: int = 0  # faults of ours, each of which made a follower begin anew
 
 
 class _Bucket:
@@ -104,7 +108,14 @@ class ChangeFeed:
     ) -> None:
         """`on_rollback` is called when the store has forgotten writes, before the gap that follows from it."""
         self.counters = FeedCounters()
-        self.lane = Lane("feed", store.directory, store.timeouts, on_push=self._on_push, on_lost=self._on_lost)
+        self.lane = Lane(
+            "feed",
+            store.directory,
+            store.timeouts,
+            on_push=self._on_push,
+            on_lost=self._on_lost,
+            trouble=store.trouble,
+        )
         self._store = store
         self._directory = store.directory
         self._listener = listener
@@ -122,7 +133,13 @@ class ChangeFeed:
     @property
     def whole(self) -> bool:
         """Every bucket is followed and is ours: what watchers were told is current."""
-        return not self._away and not self._foreign
+        return not self._away and not self._foreign and not self._store.identity.is_another
+
+    @property
+    def doubts(self) -> list[str]:
+        """What is wrong with the store as a whole, a sentence each."""
+        identity = self._store.identity
+        return [*([identity.doubt] if identity.doubt else ()), *self._store.trouble.doubts]
 
     @property
     def foreign_buckets(self) -> int:
@@ -134,7 +151,7 @@ class ChangeFeed:
 
     def trusted(self, bucket: int) -> bool:
         """Whether a read of this bucket tells the truth about what exists, and changes to it would be heard."""
-        return bucket not in self._away and bucket not in self._foreign
+        return bucket not in self._away and bucket not in self._foreign and not self._store.identity.is_another
 
     def followed_since(self, bucket: int) -> float:
         """Since when this bucket has been trusted without a break; infinite while it is not."""
@@ -159,6 +176,7 @@ class ChangeFeed:
                     nursery.start_soon(follower.run)
                 for endpoint in self._followers.keys() - primaries:
                     self._followers.pop(endpoint).scope.cancel()
+                self._store.trouble.retain(primaries)
                 for follower in self._followers.values():
                     follower.ring()
                 await self._directory.changed()
@@ -171,6 +189,9 @@ class ChangeFeed:
                 await self._directory.refresh()
             except StoreError as error:
                 log.debug("the primaries cannot be looked up now: %s", error)
+            except Exception:
+                log.exception("looking up the primaries failed")
+                self.counters.failures += 1
 
     def _interval(self) -> float:
         return self._probe_interval * random.uniform(0.8, 1.0)
@@ -218,6 +239,11 @@ class _Follower:
                     if backoff.fresh:
                         log.warning("change feed of %s interrupted: %s", self.endpoint, error)
                     cause = "connection"
+                except Exception:
+                    # The feeds of other servers go on.
+                    log.exception("change feed of %s failed and begins anew", self.endpoint)
+                    self.feed.counters.failures += 1
+                    cause = "failure"
                 finally:
                     self._abandon()
                 try:
@@ -323,6 +349,8 @@ class _Follower:
             if trio.current_time() >= next_probe:
                 await self._probe(link)
                 next_probe = trio.current_time() + self.feed._interval()
+                if self.endpoint in self.feed._store.trouble:
+                    next_probe = min(next_probe, trio.current_time() + _TROUBLED_INTERVAL)
             if self._dirty:
                 await self._read()
 
@@ -352,11 +380,18 @@ class _Follower:
                 self._mark(bucket)
             if not fresh:
                 continue
+            try:
+                heard = heard_of(fresh)
+            except ValueError as error:
+                # It may be about any topic of the bucket.
+                complain(log, "%s is damaged (%s): its bucket is read anew", keys.changes_key(bucket).decode(), error)
+                doubtful.append(bucket)
+                continue
             state.position = position_of(fresh[-1])
             self.feed.counters.changes += len(fresh)
             if self._arrivals is not None:
                 self._show(bucket, fresh, waited[index], to_the_end=len(entries) < READ_COUNT)
-            self._tell(bucket, heard_of(fresh))
+            self._tell(bucket, heard)
         if doubtful:
             await self._reset(doubtful, "log")
 
@@ -404,6 +439,38 @@ class _Follower:
         if lost_bells:
             self.feed.counters.lost_bells += lost_bells
             await self._see_bells_ring(link)
+        await self._check_identity()
+        if self.endpoint in self.feed._store.trouble:
+            await self._try_writing(link)
+
+    async def _check_identity(self) -> None:
+        """Whoever has the key that says which store this is, sees for all that it says the same as at the start."""
+        if self.feed._directory.owner(keys.STORE_SLOT) != self.endpoint:
+            return
+        store, identity = self.feed._store, self.feed._store.identity
+        was_another, before = identity.is_another, identity.doubt
+        await identity.check(self.feed.lane)
+        for lane in store.lanes:
+            lane.barred = StoreLost(f"Nothing is written: {identity.doubt}.") if identity.is_another else None
+        if identity.doubt and not before and not self.feed._foreign:
+            log.error("%s", identity.doubt)
+        elif before and not identity.doubt:
+            log.warning("the key %s of the store says again what it said", keys.STORE.decode())
+        if was_another and not identity.is_another:
+            # What was read meanwhile did not count.
+            self._declare_gap(range(keys.BUCKETS), "restored")
+
+    async def _try_writing(self, link: Link) -> None:
+        """See whether a server that took no writes does so by now."""
+        buckets = self.feed._directory.buckets_of(self.endpoint)
+        if not buckets:
+            return
+        key = keys.bell_key(min(buckets))
+        reply, _ = await link.execute([("XADD", key, "MAXLEN", 1, "*", "bell", 1), ("UNLINK", key)])
+        if isinstance(reply, Exception) and str(reply).startswith("MISCONF"):
+            self.feed._store.trouble.refused(self.endpoint, str(reply))
+        else:
+            self.feed._store.trouble.is_over(self.endpoint)
 
     async def _reset(self, buckets: Sequence[int], cause: str) -> None:
         """A log no longer continues from where we were: start again from its tail, and read everything again."""

@@ -17,11 +17,13 @@ import trio
 from redis import RedisError
 from redis.exceptions import AuthenticationError, NoPermissionError
 
+from metadata.complaints import complain
 from metadata.directory import Directory
-from metadata.errors import OutcomeUnknown, StoreDenied, StoreError, StoreFull, StoreUnavailable
+from metadata.errors import OutcomeUnknown, RecordDamaged, StoreDenied, StoreError, StoreFull, StoreUnavailable
 from metadata.link import Command, Link, LinkLost, Reply
 from metadata.scripts import Script
 from metadata.urls import Endpoint, named_by_server
+from metadata.write_trouble import WriteTrouble
 from protocol.backoff import Backoff
 
 log = logging.getLogger(__name__)
@@ -31,8 +33,28 @@ Request = tuple[int, Command]  # hash slot, command
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.25
 # The server is there but cannot serve this now; asking again later is right.
-_TRY_LATER = ("TRYAGAIN", "CLUSTERDOWN", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "BUSY", "MISCONF")
+_TRY_LATER = ("TRYAGAIN", "CLUSTERDOWN", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "BUSY")
 _DENIED = ("NOAUTH", "WRONGPASS", "NOPERM")
+# What a lane that is barred from writing still does.
+_READS = frozenset(
+    {
+        "GET",
+        "HGET",
+        "HGETALL",
+        "HMGET",
+        "HKEYS",
+        "HLEN",
+        "EXISTS",
+        "LRANGE",
+        "PTTL",
+        "TIME",
+        "XINFO",
+        "XRANGE",
+        "XREVRANGE",
+    }
+)
+# Of a script that fails: more would not fit into one line, and the damaged one is mostly among the first.
+_KEYS_TOLD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +82,10 @@ class Lane:
         scripts: Sequence[Script] = (),
         on_push: Callable[[Link, list[Any]], None] | None = None,
         on_lost: Callable[[Link], None] | None = None,
+        trouble: WriteTrouble | None = None,
     ) -> None:
+        self.trouble = WriteTrouble() if trouble is None else trouble
+        self.barred: StoreError | None = None  # why nothing may be written, whatever the servers say
         self.name = name
         self.counters = LaneCounters()
         self._directory = directory
@@ -170,6 +195,8 @@ class Lane:
         refusals: bool = False,
         links: list[Link] | None = None,
     ) -> list[Reply]:
+        if self.barred is not None and not all(command[0] in _READS for _, command in requests):
+            raise type(self.barred)(str(self.barred))
         replies: list[Reply] = [None] * len(requests)
         todo: Sequence[int] = range(len(requests))
         give_up_at = trio.current_time() + self._timeouts.patience
@@ -329,9 +356,10 @@ class _Attempt:
             self.failure = StoreFull("the store's memory is full: free some or raise its maxmemory, then try again")
         elif code in _DENIED:
             self.failure = StoreDenied(f"{link.endpoint} denies a command: {text}")
+        elif code == "MISCONF":
+            self.failure = self.lane.trouble.refused(link.endpoint, text)
         else:
-            log.error("%s refuses %s: %s", link.endpoint, command[0], text)
-            refusal = StoreError("The store refused a command; the server's log has more.")
+            refusal = _refusal(link.endpoint, command, text)
             if self.refusals:
                 self.replies[index] = refusal
             else:
@@ -373,6 +401,34 @@ class _Attempt:
         self.again.append(index)
         self.reason = reason
         self.rerouted = False
+
+
+def _refusal(endpoint: Endpoint, command: Command, text: str) -> StoreError:
+    """What a server says of a command that it understands, and that does not fit what is there."""
+    is_script = command[0] == "EVALSHA"
+    named = Script.of_command(command).name if is_script else str(command[0])
+    complain(log, "%s refuses %s of %s: %s", endpoint, named, _keys_of(command), text)
+    if is_script and "ACL failure" in text:
+        return StoreDenied(f"{endpoint} denies a command: {text}")
+    # Nothing else makes a script of ours fail: it was tried with what we write.
+    if is_script or text.startswith("WRONGTYPE"):
+        return RecordDamaged(
+            f"What the store has under {_keys_of(command)} is damaged, or not Vela's: restore or remove it."
+        )
+    return StoreError("The store refused a command; the server's log has more.")
+
+
+def _keys_of(command: Command) -> str:
+    """The keys of a command, the first few of them."""
+    match command[0]:
+        case "EVALSHA":
+            keys = command[3 : 3 + int(command[2])]
+        case "XINFO":
+            keys = command[2:3]
+        case _:
+            keys = command[1:2]
+    texts = [key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in keys]
+    return ", ".join(texts[:_KEYS_TOLD]) + (" ..." if len(texts) > _KEYS_TOLD else "")
 
 
 def _redirect_target(rest: str, asked: Endpoint) -> Endpoint:

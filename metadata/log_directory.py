@@ -9,6 +9,7 @@ from typing import Final
 from layout import records
 from layout.errors import InvalidRecord
 from metadata import keys
+from metadata.complaints import complain
 from metadata.index_entries import index_entries
 from metadata.log_places import LogPlace
 from metadata.log_standings import store_lost
@@ -46,8 +47,8 @@ async def _topics_in(
     if mark != store.identity.mark:
         raise store_lost()
     listed = [
-        [(each, name) for name in index_entries(bucket, each, entries)]
-        for each, entries in zip([*namespaces, *namespaces], found, strict=True)
+        [(each, name) for name in index_entries(bucket, each, entries, classic=number >= len(namespaces))]
+        for number, (each, entries) in enumerate(zip([*namespaces, *namespaces], found, strict=True))
     ]
     scalable = [name for names in listed[: len(namespaces)] for name in names]
     classic = [name for names in listed[len(namespaces) :] for name in names]
@@ -61,7 +62,7 @@ def _segment_logs(stored: StoredTopic) -> list[LogPlace]:
     try:
         segments = records.decode_layout(stored.value).segments.values()
     except InvalidRecord as error:
-        log.warning("the segments of %s are not known: %s", stored.name, error)
+        complain(log, "the segments of %s are not known: %s", stored.name, error)
         return []
     # The log of a legacy segment is that of a classic topic.
     return [LogPlace.of_segment(stored.name, each.descriptor) for each in segments if not each.is_legacy]

@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from metadata.stored_values import UNREADABLE
+
 # Of one log in the store. It comes along whenever the log is looked at, so it has to stay small: above this it is told
 # without its clients, and if that is still too much, without its subscriptions.
 MOST_BYTES: Final = 32 * 1024
@@ -124,7 +126,7 @@ def decode(entry: bytes | None, now_ms: int) -> Traffic:
     try:
         traffic = _decoder.decode(encoded)
         return traffic if now_ms < int(until) else traffic.stilled
-    except (msgspec.DecodeError, ValueError):
+    except UNREADABLE:
         return NOTHING
 
 

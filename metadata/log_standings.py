@@ -9,7 +9,7 @@ from metadata.errors import StoreLost
 from metadata.lanes import Lane, Request
 from metadata.link import Reply
 from metadata.log_places import LogPlace
-from metadata.log_states import LogStanding, state_of
+from metadata.log_states import LogStanding, named, state_of
 
 
 async def read_standings(
@@ -30,7 +30,7 @@ async def read_standings(
         raise store_lost()
     now_ms = {bucket: int(time[0]) * 1000 + int(time[1]) // 1000 for bucket, time in zip(buckets, times, strict=True)}
     return [
-        _standing(place, incarnation, fields, _named(subscriptions, found), now_ms[place.bucket])
+        _standing(place, incarnation, fields, _named(place, subscriptions, found), now_ms[place.bucket])
         for place, fields, found in zip(places, states, cursors, strict=True)
     ]
 
@@ -55,9 +55,9 @@ def _cursors(key: bytes, subscriptions: Sequence[str] | None) -> tuple[str | byt
     return ("HMGET", key, *(subscriptions or ("",)))
 
 
-def _named(subscriptions: Sequence[str] | None, found: Reply) -> dict[str, bytes]:
+def _named(place: LogPlace, subscriptions: Sequence[str] | None, found: Reply) -> dict[str, bytes]:
     if subscriptions is None:
-        return {name.decode(): cursor for name, cursor in found.items()}
+        return named(place, found)
     return {name: cursor for name, cursor in zip(subscriptions, found, strict=False) if cursor is not None}
 
 

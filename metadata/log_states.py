@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from metadata.complaints import complain
 from metadata.cursor_requests import CursorRequest, requests_in
 from metadata.errors import RecordDamaged
 from metadata.link import Reply
 from metadata.log_figures import NOTHING, Traffic
 from metadata.log_places import LogPlace
+from metadata.stored_values import number
+
+log = logging.getLogger(__name__)
 
 # The cursor of a subscription that has acknowledged nothing, as `segments.cursors` encodes it.
 UNREAD: Final = b"\x01\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00\x00\x00\x00\x00"
@@ -92,20 +97,39 @@ def state_of(place: LogPlace, fields: Mapping[bytes, bytes]) -> LogState | None:
             return None
         session, _, _ = fields.get(b"owner", b"").decode().partition(":")
         ledger, epoch = fields.get(b"ledger"), fields.get(b"epoch")
+        first, end = number(fields.get(b"first", 0)), number(fields.get(b"next", 0))
+        if first > end:
+            raise ValueError("it begins behind its end")
         return LogState(
             fields[b"incarnation"].decode(),
             fields[b"state"] == b"SEALED",
             session,
-            int(fields.get(b"term", 0)),
-            None if ledger is None else int(ledger),
-            int(fields.get(b"first", 0)),
-            int(fields.get(b"next", 0)),
-            int(fields.get(b"size", 0)),
-            None if epoch is None else int(epoch),
+            number(fields.get(b"term", 0)),
+            None if ledger is None else number(ledger),
+            first,
+            end,
+            number(fields.get(b"size", 0)),
+            None if epoch is None else number(epoch),
             requests_in(fields),
         )
     except (KeyError, ValueError):
         raise _damaged(place) from None
+
+
+def named(place: LogPlace, entries: Mapping[bytes, bytes]) -> dict[str, bytes]:
+    """Entries by the names of subscriptions or producers; what is no text is the name of none, and passed over."""
+    try:
+        return {name.decode(): entry for name, entry in entries.items()}
+    except UnicodeDecodeError:
+        complain(log, "what is stored for %s has a name that is no text: it is passed over; remove it", place.name)
+        return {name.decode(): entry for name, entry in entries.items() if _is_text(name)}
+
+
+def _is_text(name: bytes) -> bool:
+    try:
+        return bool(name.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def opened(place: LogPlace, session: str, term: int, state: Reply, cursors: Reply, producers: Reply) -> Opened:
@@ -118,10 +142,10 @@ def opened(place: LogPlace, session: str, term: int, state: Reply, cursors: Repl
         return Opened(
             Claim(place, found.incarnation, session, term, found.ledger),
             found,
-            {name.decode(): cursor for name, cursor in pairs(cursors).items()},
-            {name.decode(): _mark_of(entry) for name, entry in pairs(producers).items()},
-            int(fields.get(b"time", 0)),
-            int(fields.get(b"largest", 0)),
+            named(place, pairs(cursors)),
+            {name: _mark_of(entry) for name, entry in named(place, pairs(producers)).items()},
+            number(fields.get(b"time", 0)),
+            number(fields.get(b"largest", 0)),
         )
     except ValueError:
         raise _damaged(place) from None
@@ -129,8 +153,12 @@ def opened(place: LogPlace, session: str, term: int, state: Reply, cursors: Repl
 
 def _mark_of(entry: bytes) -> ProducerMark:
     sequence, index = entry.split(b" ")
-    return ProducerMark(int(sequence), int(index))
+    # A producer may begin with -1.
+    return ProducerMark(number(int(sequence) + 1) - 1, number(index))
 
 
 def _damaged(place: LogPlace) -> RecordDamaged:
-    return RecordDamaged(f"What is stored for {place.name} is not the state of a segment: restore or remove it.")
+    key = place.key.decode()
+    return RecordDamaged(
+        f"What is stored for {place.name}, under {key}, is not the state of a segment: restore or remove it."
+    )

@@ -11,7 +11,7 @@ import msgspec
 import trio
 
 from metadata import keys, scripts
-from metadata.errors import StoreError
+from metadata.errors import RecordDamaged, StoreError
 from metadata.store import TopicStore
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class NodeSession:
         self._lost = trio.Event()
         self._renewed = trio.Event()
         self._renounced = trio.Event()
+        self._warned: set[str] = set()
         # Until the store was asked, the clock of this machine has to do.
         self._store_clock_ahead = time.time() - trio.current_time()
 
@@ -97,7 +98,7 @@ class NodeSession:
                 repeatable=True,
             )
         except StoreError as error:
-            log.warning("the node session was not renewed: %s", error)
+            self._warn("the node session was not renewed: %s", error)
             # An attempt whose reply was lost may have begun the session; asking to begin it again is harmless.
             return first
         if mine:
@@ -128,12 +129,19 @@ class NodeSession:
                 ]
             )
         except StoreError as error:
-            log.warning("the node session was not listed: %s", error)
+            self._warn("the node session was not listed: %s", error)
             return
+        self._warned.clear()
         now = trio.current_time()
         if now - sent_at < _PROMPT:
             # Answered half way between sending and hearing, more or less.
             self._store_clock_ahead = int(seconds) + int(microseconds) / 1e6 - (sent_at + now) / 2
+
+    def _warn(self, message: str, error: StoreError) -> None:
+        """Once, until the session stands and is listed again."""
+        if message not in self._warned:
+            self._warned.add(message)
+            log.warning(message, error)
 
     async def _release(self) -> None:
         node = keys.node_key(self.record.session)
@@ -151,7 +159,11 @@ class NodeSession:
 
 async def forget_sessions(store: TopicStore) -> None:
     """Strike off all sessions: for who knows that no other node is there."""
-    for name in await store.leases.call(keys.NODES_SLOT, "HKEYS", keys.NODES):
+    try:
+        names = await store.leases.call(keys.NODES_SLOT, "HKEYS", keys.NODES)
+    except RecordDamaged:
+        names = []  # something else stands there, and goes with it
+    for name in names:
         node = keys.node_key(name.decode(errors="replace"))
         await store.leases.call(keys.slot_of(node), "UNLINK", node)
     await store.leases.call(keys.NODES_SLOT, "UNLINK", keys.NODES)

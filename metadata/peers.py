@@ -14,6 +14,7 @@ from metadata import keys
 from metadata.errors import StoreError
 from metadata.node_sessions import NodeRecord, NodeSession
 from metadata.store import TopicStore
+from metadata.stored_values import UNREADABLE
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ def _record(session: str, value: bytes) -> NodeRecord:
     """What a node says about itself. That it is alive does not hang on whether this version can read it."""
     try:
         return msgspec.json.decode(value, type=NodeRecord)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return NodeRecord(session, "", "")
 
 

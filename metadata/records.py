@@ -9,6 +9,11 @@ from typing import Self
 
 import msgspec
 
+from layout import records
+from layout.errors import LayoutError
+from layout.layouts import Layout
+from metadata.errors import RecordDamaged
+from metadata.stored_values import UNREADABLE, Long
 from protocol.names import TopicName
 
 _ETAG = re.compile(r'(?:W/)?"([0-9a-f]{16})\.([0-9]{1,18})"')
@@ -40,7 +45,7 @@ class Leader(msgspec.Struct, frozen=True):
     """
 
     session: str
-    term: int
+    term: Long
     nonce: str
     pulsar_url: str
     http_url: str
@@ -54,7 +59,7 @@ class Leader(msgspec.Struct, frozen=True):
         """None also for what no node of ours wrote: nobody leads by it."""
         try:
             return msgspec.json.decode(data, type=cls)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return None
 
 
@@ -73,3 +78,11 @@ class StoredTopic:
     @property
     def leader(self) -> Leader | None:
         return Leader.parse(self.leader_entry) if self.leader_entry else None
+
+
+def layout_of(stored: StoredTopic) -> Layout:
+    """What a record says, for those who write nothing; RecordDamaged where it cannot be read."""
+    try:
+        return records.decode_layout(stored.value)
+    except LayoutError as error:
+        raise RecordDamaged(f"The record of {stored.name} is damaged ({error}): restore it.") from error

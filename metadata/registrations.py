@@ -14,14 +14,13 @@ from typing import Final
 import msgspec
 import trio
 
-from layout import records
-from layout.errors import LayoutError
 from metadata import keys, scripts
 from metadata.errors import (
     Fenced,
     OutcomeUnknown,
     RecordDamaged,
     RegistrationsFull,
+    StoreError,
     StoreLost,
     SubscriptionMismatch,
     SubscriptionMissing,
@@ -30,8 +29,9 @@ from metadata.errors import (
 )
 from metadata.lanes import Lane
 from metadata.link import Reply
-from metadata.records import Leader, StoredTopic
+from metadata.records import Leader, StoredTopic, layout_of
 from metadata.store import TopicStore, operation_id
+from metadata.stored_values import number
 from metadata.subscriptions import (
     ASSIGNED,
     ATTACHED,
@@ -166,10 +166,7 @@ class Registrations:
         if stored is None:
             raise TopicMissing(f"Scalable topic not found: {topic}. Check its name, or create it.")
         path = keys.path_of(topic)
-        try:
-            active = records.decode_layout(stored.value).active
-        except LayoutError as error:
-            raise RecordDamaged(f"The record of {topic} is damaged ({error}): restore it.") from error
+        active = layout_of(stored).active
         return _ActiveSegments(
             str(stored.version.number),
             [keys.segment_key(path, segment.descriptor) for segment in active],
@@ -181,7 +178,7 @@ class Registrations:
         match outcome:
             case b"done":
                 return Attached(
-                    found.decode(),
+                    found.decode(errors="replace"),
                     identity_of(entry),
                     Leader.parse(leader) if leader else None,
                     assignment_of(assigned) if assigned else None,
@@ -191,7 +188,7 @@ class Registrations:
             case b"lost":
                 raise StoreLost("The store has lost its identity (flushed, or another data set): registrations wait.")
             case b"mismatch":
-                raise _mismatch(subscription, found.decode())
+                raise _mismatch(subscription, found.decode(errors="replace"))
             case b"crowded":
                 raise self._crowded(topic)
             case b"full":
@@ -258,7 +255,7 @@ class Registrations:
         ]
         if incarnation is None or entry is None:
             return None, None, consumers
-        return incarnation.decode(), identity_of(entry), consumers
+        return incarnation.decode(errors="replace"), identity_of(entry), consumers
 
     # What the leader does.
 
@@ -273,10 +270,14 @@ class Registrations:
         slot = keys.BUCKET_SLOTS[keys.bucket_of(path)]
         entries = await lane.call(slot, "HGETALL", keys.subscriptions_key(path))
         names = [name.decode(errors="replace") for name in entries]
-        members = await lane.gather([(slot, ("HGETALL", keys.members_key(path, name))) for name in names])
+        members = await lane.gather(
+            [(slot, ("HGETALL", keys.members_key(path, name))) for name in names], refusals=True
+        )
+        # What stands in the place of one subscription's members costs that one.
         found = (
             subscription_of(name, entry, fields)
             for name, entry, fields in zip(names, entries.values(), members, strict=True)
+            if not isinstance(fields, StoreError)
         )
         subscriptions = {subscription.name: subscription for subscription in found if subscription is not None}
         return TopicState(stored, subscriptions, frozenset(names) - subscriptions.keys())
@@ -372,11 +373,11 @@ class Registrations:
         )
         if entry is not None:
             if identity_of(entry) is None:
-                raise RecordDamaged(f"The entry of subscription {name} of {topic} cannot be read: delete it.")
+                raise _damaged(topic, name)
             settings = settings_of(entry)
             suits = kind is None or (entry.startswith(kind.encode() + b" ") and not settings.migrated)
             if suits and (stored or not settings.id):
-                return Registration(settings, position_of(stored), _end_at(segment_id, end))
+                return _registration(topic, name, settings, stored, segment_id, end)
         return await self._create_subscription(
             topic,
             name,
@@ -397,8 +398,12 @@ class Registrations:
                 (slot, ("HGETALL", keys.members_key(path, name))),
             ]
         )
-        found = None if entry is None else subscription_of(name, entry, members)
-        return None if found is None else found.registration
+        if entry is None:
+            return None
+        found = subscription_of(name, entry, members)
+        if found is None:
+            raise _damaged(topic, name)
+        return found.registration
 
     async def identities(self, topic: TopicName) -> dict[str, str | None]:
         """The subscriptions of a topic that have cursors, each with the id that its cursors carry.
@@ -501,10 +506,10 @@ class Registrations:
         if outcome == b"missing":
             raise TopicMissing(f"Scalable topic not found: {topic}. Check its name, or create it.")
         if outcome == b"mismatch":
-            raise _mismatch(name, found.decode())
+            raise _mismatch(name, found.decode(errors="replace"))
         if any_type and is_checkpoint(entry):
             raise _mismatch(name, SubscriptionType.CHECKPOINT)
-        return Registration(settings_of(entry), position_of(stored), _end_at(segment_id, end))
+        return _registration(topic, name, settings_of(entry), stored, segment_id, end)
 
     async def delete_subscription(self, topic: TopicName, name: str, *, gone: Collection[str] = ()) -> None:
         """Forget a subscription, whoever is connected: from then on its cursors count for nobody.
@@ -562,7 +567,12 @@ class Registrations:
         path = keys.path_of(topic)
         slot = keys.BUCKET_SLOTS[keys.bucket_of(path)]
         names: list[bytes] = await self._store.commands.call(slot, "HKEYS", keys.subscriptions_key(path))
-        return sorted(name.decode() for name in names)
+        try:
+            return sorted(name.decode() for name in names)
+        except UnicodeDecodeError:
+            raise RecordDamaged(
+                f"{keys.subscriptions_key(path).decode()} has a field that is no name of a subscription: remove it."
+            ) from None
 
 
 # What says that the active segments have to be named, or named again.
@@ -573,8 +583,21 @@ def _changing(topic: TopicName) -> VersionConflict:
     return VersionConflict(f"{topic} was changed by others {_ATTEMPTS} times meanwhile: try again.")
 
 
-def _end_at(segment_id: int | None, end: bytes | None) -> dict[int, int]:
-    return {segment_id: int(end)} if segment_id is not None and end else {}
+def _registration(
+    topic: TopicName, name: str, settings: Settings, stored: bytes | None, segment_id: int | None, end: bytes | None
+) -> Registration:
+    try:
+        ends = {segment_id: number(end)} if segment_id is not None and end else {}
+        return Registration(settings, position_of(stored), ends)
+    except ValueError:
+        raise _damaged(topic, name) from None
+
+
+def _damaged(topic: TopicName, name: str) -> RecordDamaged:
+    return RecordDamaged(
+        f"The entry of subscription {name} of {topic}, in {keys.subscriptions_key(keys.path_of(topic)).decode()} or"
+        " below it, cannot be read: restore it, or delete the subscription."
+    )
 
 
 def _mismatch(name: str, kind: str) -> SubscriptionMismatch:

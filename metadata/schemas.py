@@ -15,8 +15,10 @@ from typing import Final
 import msgspec
 
 from metadata import keys, scripts
-from metadata.errors import SchemasFull, StoreLost, TopicMissing
+from metadata.complaints import complain
+from metadata.errors import RecordDamaged, SchemasFull, StoreLost, TopicMissing
 from metadata.store import TopicStore, operation_id
+from metadata.stored_values import UNREADABLE, number
 from protocol.names import NON_PERSISTENT, TopicName
 from protocol.schemas import InvalidSchema, Schema, SchemaType
 
@@ -34,6 +36,8 @@ class SchemaLimits:
 
 
 _DEFAULT_LIMITS: Final = SchemaLimits()
+# Beyond what any limit allows. A number that is damaged must not make anybody ask for billions of versions.
+_MOST_NUMBERS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +114,19 @@ class Schemas:
         anchor, incarnation = await self._incarnation(place)
         head = SchemaHead(place, anchor, incarnation)
         fields = ["first", "next", "purged", *([] if schema is None else [f"d:{digest(schema)}"])]
-        first, number, purged, *known = await self._store.commands.call(place.slot, "HMGET", head.key, *fields)
-        if number is None:
+        first, following, purged, *known = await self._store.commands.call(place.slot, "HMGET", head.key, *fields)
+        if following is None:
             return head
-        found = int(known[0]) if known and known[0] is not None else -1
-        in_force = found if found >= int(first) else None
-        return SchemaHead(place, anchor, incarnation, int(first), int(number), int(purged or 0), in_force)
+        try:
+            start, end, gone = number(first), number(following), number(purged or 0)
+            found = number(known[0]) if known and known[0] is not None else -1
+            if not start <= end <= _MOST_NUMBERS:
+                raise ValueError(f"there are no versions from {start} to {end}")
+        except (TypeError, ValueError) as error:
+            raise RecordDamaged(
+                f"The schemas of {place.name}, under {head.key.decode()}, cannot be read ({error}): restore them."
+            ) from None
+        return SchemaHead(place, anchor, incarnation, start, end, gone, found if found >= start else None)
 
     async def read(self, head: SchemaHead, numbers: Sequence[int]) -> list[StoredSchema]:
         """Those of these versions that there are; a number may also be that of a deletion."""
@@ -170,7 +181,7 @@ class Schemas:
         )
         for anchor, incarnation in zip(anchors, found, strict=True):
             if incarnation is not None:
-                return anchor, incarnation.decode()
+                return anchor, incarnation.decode(errors="replace")
         if mark != self._store.identity.mark:
             raise StoreLost("The store has lost its identity (flushed, or another data set): restore it.")
         raise _missing(place)
@@ -194,13 +205,13 @@ def _normal(data: bytes) -> bytes:
         return data
 
 
-def _stored(head: SchemaHead, number: int, stored: bytes) -> StoredSchema | None:
+def _stored(head: SchemaHead, version: int, stored: bytes) -> StoredSchema | None:
     try:
         created, _, packed = stored.partition(b" ")
         entry = msgspec.msgpack.decode(packed, type=_Entry)
-        return StoredSchema(number, int(created), Schema(SchemaType(entry.type), entry.data, entry.properties))
-    except (ValueError, msgspec.DecodeError) as error:
-        log.error("version %d of the schema of %s cannot be read: %s", number, head.place.name, error)
+        return StoredSchema(version, number(created), Schema(SchemaType(entry.type), entry.data, entry.properties))
+    except UNREADABLE as error:
+        complain(log, "version %d of the schema of %s cannot be read: %s; restore it", version, head.place.name, error)
         return None
 
 

@@ -149,6 +149,6 @@ def _is_of(segment: AssignedSegment, place: LogPlace, segment_id: int | None) ->
 def _holder(owner: bytes | None, told: bytes | None) -> Holder | None:
     if not owner or not told:
         return None
-    session = owner.partition(b":")[0].decode()
+    session = owner.partition(b":")[0].decode(errors="replace")
     teller, _, consumer = told.decode(errors="replace").partition(" ")
     return Holder(session, consumer) if teller == session else None

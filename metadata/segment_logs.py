@@ -25,6 +25,7 @@ from metadata.log_states import (
     Opened,
     ProducerMark,
     mark_entry,
+    named,
     opened,
     state_of,
 )
@@ -124,17 +125,25 @@ class SegmentLogs:
         )
         if outcome != b"done":
             return None
-        handed_over = opened(place, session, term, state, cursors, producers)
+        try:
+            handed_over = opened(place, session, term, state, cursors, producers)
+        except RecordDamaged:
+            # It is so for all, and nobody shall take it for served here.
+            await self.release(Claim(place, expected.incarnation, session, term, ledger=0))
+            raise
         self._largest[term] = handed_over.largest
         return handed_over
 
     async def cursors(self, place: LogPlace, seen: LogState) -> dict[str, bytes]:
         """Where subscriptions stand in a log, for who does not own it."""
         found = await self._store.bulk.call(place.slot, "HGETALL", place.cursors(seen.incarnation))
-        try:
-            return {name.decode(): cursor for name, cursor in found.items()}
-        except UnicodeDecodeError:
-            raise RecordDamaged(f"A cursor of {place.name} has a name that no subscription has: remove it.") from None
+        return named(place, found)
+
+    async def cursor(self, claim: Claim, subscription: str) -> bytes | None:
+        """Where a subscription stands in a log, as the store has it."""
+        key = claim.place.cursors(claim.incarnation)
+        found: bytes | None = await self._store.commands.call(claim.place.slot, "HGET", key, subscription)
+        return found
 
     async def append(
         self,

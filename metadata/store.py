@@ -13,6 +13,7 @@ import trio
 from msgspec import Meta
 
 from metadata import keys, scripts
+from metadata.complaints import complain
 from metadata.directory import Directory
 from metadata.errors import (
     Fenced,
@@ -34,8 +35,11 @@ from metadata.index_entries import index_entries
 from metadata.lanes import Lane, Timeouts
 from metadata.link import Reply
 from metadata.records import StoredTopic, Version
+from metadata.stored_values import number
 from metadata.unwrap import unwrapped
 from metadata.urls import StoreUrl
+from metadata.write_trouble import WriteTrouble
+from protocol.errors import InvalidName
 from protocol.names import NamespaceName, TopicName
 
 log = logging.getLogger(__name__)
@@ -44,6 +48,8 @@ log = logging.getLogger(__name__)
 _SLICE: Final = 256
 # What begins the fields of a record that say who owns which segment.
 _OWNER: Final = b"owner:"
+# What stands before the policies of a namespace: the operation that wrote them, and a blank.
+_OP_LENGTH: Final = 17
 # Entries of a change log that are looked through at a time.
 _PAGE: Final = 1_000
 
@@ -67,10 +73,11 @@ class TopicStore:
         self.url = url
         self.timeouts = timeouts
         self.directory = Directory(url, connect_timeout=timeouts.connect)
-        self.commands = Lane("commands", self.directory, timeouts, scripts=scripts.ALL)
-        self.bulk = Lane("bulk", self.directory, timeouts, scripts=scripts.OF_BULK)
-        self.appends = Lane("appends", self.directory, timeouts, scripts=(scripts.APPEND_ENTRIES,))
-        self.leases = Lane("leases", self.directory, timeouts, scripts=scripts.ALL)
+        trouble = self.trouble = WriteTrouble()
+        self.commands = Lane("commands", self.directory, timeouts, scripts=scripts.ALL, trouble=trouble)
+        self.bulk = Lane("bulk", self.directory, timeouts, scripts=scripts.OF_BULK, trouble=trouble)
+        self.appends = Lane("appends", self.directory, timeouts, scripts=(scripts.APPEND_ENTRIES,), trouble=trouble)
+        self.leases = Lane("leases", self.directory, timeouts, scripts=scripts.ALL, trouble=trouble)
         self.identity = Identity(self.directory, self.commands, self.bulk)
         self.change_log_length = change_log_length
         self.on_write: WriteListener = lambda bucket, path, script: None
@@ -250,7 +257,10 @@ class TopicStore:
         if any(mark != self.identity.mark for mark in replies[keys.BUCKETS :]):
             raise _lost()
         indexed = enumerate(replies[: keys.BUCKETS])
-        named = (index_entries(bucket, namespace, dict.fromkeys(reply, b"")) for bucket, reply in indexed)
+        classic = index is not keys.index_key
+        named = (
+            index_entries(bucket, namespace, dict.fromkeys(reply, b""), classic=classic) for bucket, reply in indexed
+        )
         return sorted(name for entries in named for name in entries)
 
     async def list_buckets(
@@ -264,7 +274,7 @@ class TopicStore:
         listed = zip(buckets, replies[: len(buckets)], replies[len(buckets) :], strict=True)
         mine = self.identity.mark
         return {
-            bucket: index_entries(bucket, namespace, found)
+            bucket: index_entries(bucket, namespace, found, classic=index is not keys.index_key)
             for bucket, found, mark in listed
             if mark == mine and not isinstance(found, StoreError)
         }
@@ -296,7 +306,7 @@ class TopicStore:
     async def get_namespace(self, namespace: NamespaceName) -> bytes | None:
         """The namespace's policies as JSON, None where it does not exist."""
         value: bytes | None = await self.commands.call(keys.NAMESPACES_SLOT, "HGET", keys.NAMESPACES, str(namespace))
-        return None if value is None else value[17:]
+        return None if value is None else _policies_in(value)
 
     async def get_namespaces(self, namespaces: Collection[NamespaceName]) -> dict[NamespaceName, bytes | None]:
         """The policies of each of them, None where it does not exist."""
@@ -304,7 +314,7 @@ class TopicStore:
             return {}
         names = list(namespaces)
         values = await self.commands.call(keys.NAMESPACES_SLOT, "HMGET", keys.NAMESPACES, *map(str, names))
-        return {name: None if value is None else value[17:] for name, value in zip(names, values, strict=True)}
+        return {name: None if value is None else _policies_in(value) for name, value in zip(names, values, strict=True)}
 
     async def replace_namespace(self, namespace: NamespaceName, expected: bytes, policies: bytes) -> None:
         """Write the policies of a namespace if they are still the expected ones."""
@@ -357,7 +367,7 @@ class TopicStore:
 
     async def list_namespaces(self, tenant: str | None = None) -> list[NamespaceName]:
         names: list[bytes] = await self.commands.call(keys.NAMESPACES_SLOT, "HKEYS", keys.NAMESPACES)
-        found = (NamespaceName.parse(name.decode()) for name in sorted(names))
+        found = filter(None, map(_namespace_of, sorted(names)))
         return [name for name in found if tenant is None or name.tenant == tenant]
 
     async def write(
@@ -394,7 +404,7 @@ class TopicStore:
         interrupted = False
         while True:
             try:
-                outcome, incarnation, number = await self.commands.script(
+                outcome, incarnation, version = await self.commands.script(
                     keys.BUCKET_SLOTS[bucket], script, script_keys, [op, *args]
                 )
             except OutcomeUnknown:
@@ -408,7 +418,7 @@ class TopicStore:
             # The first sending may have arrived after all, and somebody else's write after it.
             if outcome != b"done" and interrupted and await self.is_logged(bucket, op):
                 return b"done", written
-            return outcome, Version(incarnation.decode(), int(number or 0))
+            return outcome, Version(incarnation.decode(), int(version or 0))
 
     async def is_logged(self, bucket: int, op: str) -> bool:
         """Whether an operation happened: then the bucket's change log names it."""
@@ -453,16 +463,33 @@ def _stored(topic: TopicName, reply: Reply) -> StoredTopic | RecordDamaged | Non
         return StoredTopic(
             topic,
             bytes(reply[b"value"]),
-            Version(reply[b"incarnation"].decode(), int(reply[b"version"])),
-            int(reply[b"ctime"]),
-            int(reply[b"mtime"]),
+            Version(reply[b"incarnation"].decode(), number(reply[b"version"])),
+            number(reply[b"ctime"]),
+            number(reply[b"mtime"]),
             reply.get(b"leader", b""),
-            int(reply.get(b"activity", 0)),
-            {int(key[len(_OWNER) :]): owner.decode() for key, owner in reply.items() if key.startswith(_OWNER)},
+            number(reply.get(b"activity", 0)),
+            {number(key[len(_OWNER) :]): owner.decode() for key, owner in reply.items() if key.startswith(_OWNER)},
         )
     except (KeyError, TypeError, ValueError):
         # Something that no script of ours wrote.
-        return RecordDamaged(f"What is stored for {topic} is not the record of a topic: restore or remove it.")
+        return RecordDamaged(
+            f"What is stored for {topic}, under {keys.record_key(keys.path_of(topic)).decode()}, is not the record of a"
+            " topic: restore or remove it."
+        )
+
+
+def _policies_in(value: bytes) -> bytes:
+    """Of what is not as we write it, all: nobody can read that, and takes it for policies that say nothing."""
+    return value[_OP_LENGTH:] if value[_OP_LENGTH - 1 : _OP_LENGTH] == b" " else value
+
+
+def _namespace_of(name: bytes) -> NamespaceName | None:
+    """None for a field that is no name: it hides only itself."""
+    try:
+        return NamespaceName.parse(name.decode())
+    except (UnicodeDecodeError, InvalidName):
+        complain(log, "%s has a field that is no namespace: %r; remove it", keys.NAMESPACES.decode(), name[:64])
+        return None
 
 
 def epoch_of(value: bytes) -> int | str:

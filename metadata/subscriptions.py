@@ -6,12 +6,15 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
 import msgspec
 
+from layout.ranges import LAST_HASH
+from metadata.complaints import complain
 from metadata.link import Reply
 from metadata.records import Leader, StoredTopic
+from metadata.stored_values import UNREADABLE, Long, number
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +24,8 @@ ASSIGNED: Final = b"a:"
 # And of where it begins: the initial position, and the end of each segment that was active when it was registered.
 POSITION: Final = b"position"
 END: Final = b"e:"
+
+_Hash = Annotated[int, msgspec.Meta(ge=0, le=LAST_HASH)]
 
 
 class SubscriptionType(StrEnum):
@@ -46,8 +51,8 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     the first registrations had none, and neither have the cursors of classic topics.
     """
 
-    created_at_ms: int = msgspec.field(default=0, name="createdAtMs")
-    created_at_epoch: int | None = msgspec.field(default=None, name="createdAtEpoch")  # of the layout; by the store
+    created_at_ms: Long = msgspec.field(default=0, name="createdAtMs")
+    created_at_epoch: Long | None = msgspec.field(default=None, name="createdAtEpoch")  # of the layout; by the store
     from_start: bool = msgspec.field(default=False, name="fromStart")  # segments it was never at begin unread
     id: str = ""
     # Its type is open: from a classic topic, asked for by a producer or created without one, and not used since.
@@ -59,7 +64,7 @@ class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     node: str  # session of the node that holds it; empty once it is gone
     nonce: str
-    since_ms: int = 0
+    since_ms: Long = 0
     address: str = ""
 
     @property
@@ -73,18 +78,18 @@ class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
 class AssignedSegment(msgspec.Struct, frozen=True, array_like=True):
     """`legacy`: the classic topic whose log the segment is, where it is one."""
 
-    segment_id: int
-    start: int
-    end: int
+    segment_id: Long
+    start: _Hash
+    end: _Hash
     legacy: str = ""
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a consumer may consume, in the layout of this epoch; `releasing` it had, and still has to let go of."""
 
-    epoch: int
+    epoch: Long
     segments: tuple[AssignedSegment, ...] = ()
-    releasing: tuple[int, ...] = ()
+    releasing: tuple[Long, ...] = ()
 
     @property
     def entry(self) -> bytes:
@@ -154,12 +159,15 @@ class Attached:
     assignment: Assignment | None
 
 
+_UNREADABLE_ENTRY: Final = "the settings of a subscription, %r, cannot be read: %s; restore them, or delete it"
+
+
 def settings_of(entry: bytes) -> Settings:
     """What an entry of the subscriptions says beside the type."""
     try:
         return msgspec.json.decode(entry.partition(b" ")[2], type=Settings)
-    except msgspec.DecodeError as error:
-        log.error("the settings of a subscription cannot be read: %s", error)
+    except UNREADABLE as error:
+        complain(log, _UNREADABLE_ENTRY, entry[:64], error)
         return Settings()
 
 
@@ -167,12 +175,13 @@ def identity_of(entry: bytes) -> str | None:
     """Which registration an entry is; None if it cannot be read, and then nobody knows which cursors are its own."""
     try:
         return msgspec.json.decode(entry.partition(b" ")[2], type=Settings).id
-    except msgspec.DecodeError as error:
-        log.error("the settings of a subscription cannot be read: %s", error)
+    except UNREADABLE as error:
+        complain(log, _UNREADABLE_ENTRY, entry[:64], error)
         return None
 
 
 def position_of(stored: bytes | None) -> InitialPosition | None:
+    """Raises ValueError."""
     return None if not stored else InitialPosition(stored.decode())
 
 
@@ -188,8 +197,8 @@ def subscription_of(name: str, entry: bytes, fields: Mapping[bytes, bytes]) -> S
             name,
             SubscriptionType(kind.decode()),
             msgspec.json.decode(settings, type=Settings),
-            int(fields.get(b"generation", b"0")),
-            frozenset(msgspec.json.decode(fields.get(b"drained", b"[]"), type=list[int])),
+            number(fields.get(b"generation", b"0")),
+            frozenset(msgspec.json.decode(fields.get(b"drained", b"[]"), type=list[Long])),
             {
                 consumer.name: consumer
                 for key, attached in fields.items()
@@ -197,17 +206,17 @@ def subscription_of(name: str, entry: bytes, fields: Mapping[bytes, bytes]) -> S
                 and (consumer := consumer_of(key[2:].decode(), attached, fields.get(ASSIGNED + key[2:])))
             },
             position_of(fields.get(POSITION)),
-            {int(key[2:]): int(end) for key, end in fields.items() if key.startswith(END)},
+            {number(key[2:]): number(end) for key, end in fields.items() if key.startswith(END)},
         )
-    except (ValueError, msgspec.DecodeError) as error:
-        log.error("subscription %s has an entry that cannot be read: %s", name, error)
+    except UNREADABLE as error:
+        complain(log, "subscription %s has an entry that cannot be read: %s; restore it, or delete it", name, error)
         return None
 
 
 def consumer_of(name: str, attached: bytes, assigned: Reply) -> Consumer:
     try:
         attachment = msgspec.json.decode(attached, type=Attachment)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         # Nobody's, so that its grace ends one day.
         attachment = Attachment("", "")
     return Consumer(name, attachment, attached, assignment_of(assigned) if assigned else None)
@@ -216,6 +225,6 @@ def consumer_of(name: str, attached: bytes, assigned: Reply) -> Consumer:
 def assignment_of(entry: bytes) -> Assignment | None:
     try:
         return msgspec.json.decode(entry, type=Assignment)
-    except msgspec.DecodeError as error:
-        log.error("an assignment cannot be read and is made anew: %s", error)
+    except UNREADABLE as error:
+        complain(log, "an assignment, %r, cannot be read and is made anew: %s", entry[:64], error)
         return None

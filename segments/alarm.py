@@ -7,6 +7,8 @@ from typing import Final
 
 import trio
 
+from metadata.tasks import Tasks
+
 # Between two looks at the clock of the wall: it may be set meanwhile.
 _LONGEST_WAIT: Final = 10.0
 
@@ -14,7 +16,7 @@ _LONGEST_WAIT: Final = 10.0
 class Alarm:
     """For one time, the earliest that it was set to. A task lives only while it is set."""
 
-    def __init__(self, nursery: trio.Nursery, now_ms: Callable[[], int]) -> None:
+    def __init__(self, nursery: Tasks, now_ms: Callable[[], int]) -> None:
         self._nursery = nursery
         self._now_ms = now_ms
         self._waiting: trio.CancelScope | None = None

@@ -15,10 +15,22 @@ from typing import Final, NamedTuple
 
 import trio
 
-from metadata.errors import LogFenced, LogMissing, LogSealed, OutcomeUnknown, StoreError, StoreFull, TooFewReplicas
+from metadata.complaints import note_waiting
+from metadata.errors import (
+    LogFenced,
+    LogMissing,
+    LogSealed,
+    OutcomeUnknown,
+    RecordDamaged,
+    StoreError,
+    StoreFull,
+    TooFewReplicas,
+    WritesRefused,
+)
 from metadata.log_entries import StoredEntry
 from metadata.log_states import Claim, Opened, ProducerMark
 from metadata.segment_logs import SegmentLogs
+from metadata.tasks import Tasks
 from protocol.backoff import Backoff
 from segments.around import SendQueue
 from segments.producers import WHOLE, Producer, Sequences
@@ -102,7 +114,7 @@ class Appender:
         sequences: Sequences,
         outcome: Outcome,
         *,
-        nursery: trio.Nursery,
+        nursery: Tasks,
         queue: SendQueue,
         replicas: int = 0,
     ) -> None:
@@ -179,7 +191,8 @@ class Appender:
                     self._settle(taken)
                 self._note_progress()
             self._tell_untold()
-        except (LogFenced, LogMissing) as error:
+        except (LogFenced, LogMissing, RecordDamaged) as error:
+            # Of a damaged log the clients hear when they come back.
             await self._tell_soon()
             self._outcome.lost(error)
         except Exception as error:
@@ -229,7 +242,7 @@ class Appender:
             self._tell_untold()
             self._refuse_all(taken)
             return
-        except StoreFull as error:
+        except (StoreFull, WritesRefused) as error:
             self._tell_untold()
             self._refuse(taken, error)
             return
@@ -271,17 +284,21 @@ class Appender:
     ) -> None:
         """Store entries; where the answer was lost, find out, and go on until they are stored or cannot be."""
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        unsure = False  # whether an earlier try has stored them
         while True:
             try:
                 size = self.size + added
                 await self._logs.append(self.claim, first, entries, marks, size, replicas=self._replicas)
                 return
             except OutcomeUnknown:
-                pass
-            except (LogFenced, LogMissing, LogSealed, StoreFull, TooFewReplicas):
+                unsure = True
+            except (LogFenced, LogMissing, LogSealed, RecordDamaged, StoreFull, TooFewReplicas):
                 raise
+            except WritesRefused:
+                if not unsure:
+                    raise
             except StoreError as error:
-                log.info("appending to %s waits for the store: %s", self.claim.place.name, error)
+                note_waiting(log, error, "appending to %s waits for the store", self.claim.place.name)
             await trio.sleep(backoff.next())
             if await self._claim_again() >= first + len(entries):
                 if self._replicas:
@@ -295,10 +312,10 @@ class Appender:
             try:
                 await self._logs.confirm(self.claim, self._replicas)
                 return
-            except (LogFenced, LogMissing, TooFewReplicas):
+            except (LogFenced, LogMissing, RecordDamaged, TooFewReplicas):
                 raise
             except StoreError as error:
-                log.info("%s waits for its replicas: %s", self.claim.place.name, error)
+                note_waiting(log, error, "%s waits for its replicas", self.claim.place.name)
             await trio.sleep(backoff.next())
 
     async def _claim_again(self) -> int:
@@ -322,10 +339,10 @@ class Appender:
                 if opened is not None:
                     self.claim = opened.claim
                     return opened.state.next
-            except (LogFenced, LogMissing):
+            except (LogFenced, LogMissing, RecordDamaged):
                 raise
             except StoreError as error:
-                log.info("claiming %s again waits for the store: %s", self.claim.place.name, error)
+                note_waiting(log, error, "claiming %s again waits for the store", self.claim.place.name)
             await trio.sleep(backoff.next())
 
     async def _tell_soon(self) -> None:

@@ -9,6 +9,7 @@ import trio
 
 from metadata.log_places import LogPlace
 from metadata.segment_logs import SegmentLogs
+from metadata.tasks import Tasks
 from segments.keeping import Quota
 from segments.tail import Budget
 
@@ -69,7 +70,7 @@ class SendQueue:
 @dataclass(frozen=True, slots=True)
 class Around:
     logs: SegmentLogs
-    nursery: trio.Nursery
+    nursery: Tasks
     limits: LogLimits
     counters: DataCounters
     tails: Budget

@@ -12,6 +12,7 @@ from typing import Final
 import trio
 
 from metadata import keys
+from metadata.complaints import note_waiting
 from metadata.errors import StoreError
 from metadata.log_places import LogPlace
 from metadata.log_states import LogState
@@ -74,7 +75,7 @@ class Caretaker:
                 if not left:
                     return
         except StoreError as error:
-            log.info("the logs of bucket %d cannot be looked at now: %s", bucket, error)
+            note_waiting(log, error, "the logs of bucket %d cannot be looked at now", bucket)
         except Exception:
             # Whatever is wrong in one bucket, the others come next.
             log.exception("the logs of bucket %d cannot be looked after", bucket)
@@ -83,7 +84,7 @@ class Caretaker:
         try:
             await self._hosting.adopt(place, state)
         except StoreError as error:
-            log.warning("%s cannot be looked after now: %s", place.name, error)
+            note_waiting(log, error, "%s cannot be looked after now", place.name)
 
     async def _neglected(self, places: Sequence[LogPlace]) -> list[tuple[LogPlace, LogState]]:
         """Those of them of which something can go, as they are now."""
@@ -95,7 +96,7 @@ class Caretaker:
                 if state is not None and await self._is_neglected(place, state):
                     found.append((place, state))
             except StoreError as error:
-                log.info("%s cannot be looked at now: %s", place.name, error)
+                note_waiting(log, error, "%s cannot be looked at now", place.name)
             except Exception:
                 log.exception("%s cannot be looked at", place.name)  # the others can
 

@@ -12,6 +12,7 @@ from typing import Final
 import trio
 
 from metadata.errors import StoreError
+from metadata.tasks import Tasks
 from protocol import replies
 from protocol.errors import ProtocolError
 from protocol.framing import encode
@@ -48,7 +49,7 @@ class Surroundings:
 
     hosting: Hosting
     starting: Starting
-    nursery: trio.Nursery
+    nursery: Tasks
     schemas: SchemaRegistry
     seats: Seats
     turns: SlowTurns = field(default_factory=SlowTurns)

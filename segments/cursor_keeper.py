@@ -8,9 +8,11 @@ from typing import Final
 
 import trio
 
+from metadata.complaints import note_waiting
 from metadata.errors import LogFenced, LogMissing, StoreError
 from metadata.log_states import Claim
 from metadata.segment_logs import SegmentLogs
+from metadata.tasks import Tasks
 from protocol.backoff import Backoff
 
 log = logging.getLogger(__name__)
@@ -38,7 +40,7 @@ class CursorKeeper:
         logs: SegmentLogs,
         claim: Callable[[], Claim | None],
         *,
-        nursery: trio.Nursery,
+        nursery: Tasks,
         lost: Callable[[StoreError], None],
     ) -> None:
         """`claim` is asked before each write, and gives None while it is renewed; `lost` is told when it has ended."""
@@ -131,7 +133,7 @@ class CursorKeeper:
                         self._told = [*told, *self._told]
                         self._lose(error)
                         return
-                    log.info("the cursors of %s wait for the store: %s", claim.place.name, error)
+                    note_waiting(log, error, "the cursors of %s wait for the store", claim.place.name)
                     self._dirty = {**dirty, **self._dirty}
                     self._carried_out = {**carried_out, **self._carried_out}
                     self._told = [*told, *self._told]

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 import trio
 
 from metadata import keys
+from metadata.complaints import note_waiting
 from metadata.cursor_requests import CursorRequest
 from metadata.errors import LogMissing, StoreError
 from metadata.log_places import LogPlace
@@ -272,7 +273,7 @@ class Hosting:
     def check_soon(self, owned: OpenLog) -> None:
         """See before long whether its topic still has the subscriptions that a log has."""
         path = owned.place.topic_path
-        if not _has_registrations(owned) or not owned.subscriptions:
+        if not _has_registrations(owned) or not (owned.subscriptions or owned.damaged):
             return
         if path in self._checking:
             self._checking[path] = True
@@ -305,6 +306,10 @@ class Hosting:
                     foreign = [
                         (log_, it) for log_, it in known if not cursor_entries.belongs(it.identity, there, it.name)
                     ]
+                    for log_ in list(self._by_topic.get(path, ())):
+                        for name in [name for name in log_.damaged if name not in there]:
+                            if _has_registrations(log_):
+                                await log_.remove(name)
                     deleted = await self._deleted(topic) if foreign else ()
                     for log_, it in foreign:
                         if log_.subscriptions.get(it.name) is it:
@@ -312,7 +317,7 @@ class Hosting:
                 except NotHere:
                     continue  # the others have still to be looked at
                 except StoreError as error:
-                    log.info("subscriptions of %s cannot be looked at now: %s", path, error)
+                    note_waiting(log, error, "subscriptions of %s cannot be looked at now", path)
                     await trio.sleep(backoff.next())
                     continue
                 if not self._checking[path]:
@@ -404,7 +409,7 @@ class Hosting:
             with trio.move_on_after(_LET_GO_LIMIT) as limit:
                 await owned.let_go(self._chosen_url(owned.name) if not self._stopping else None)
         except StoreError as error:
-            log.info("%s is not given up in order: %s", owned.name, error)
+            note_waiting(log, error, "%s is not given up in order", owned.name)
         else:
             if limit.cancelled_caught:
                 log.info("%s is not given up in order: the store does not answer", owned.name)

@@ -15,8 +15,9 @@ from typing import Final
 import trio
 
 from metadata import keys
+from metadata.complaints import complain
 from metadata.cursor_requests import CursorRequest
-from metadata.errors import StoreError
+from metadata.errors import RecordDamaged, StoreError
 from metadata.log_entries import StoredEntry
 from metadata.log_figures import NOTHING, Traffic
 from metadata.log_places import LogPlace
@@ -75,15 +76,9 @@ class OpenLog:
         self.opened_at = trio.current_time()
         self.meter_in, self.meter_out = Meter(self.opened_at), Meter(self.opened_at)
         self._told: Traffic | None = NOTHING  # to the store; None if nobody can tell
+        self.damaged: dict[str, str] = {}  # subscriptions whose cursors cannot be read, with the ids that those carry
         for name, stored in opened.cursors.items():
-            # Of which type its consumers are, the first of them says.
-            identity, cursor = cursor_entries.unpack(stored)
-            if cursor.top >= self.next:
-                # The store went back, and the log with it: what comes at these places is not what was acknowledged.
-                cursor = Cursor(min(cursor.mark, self.next - 1))
-            subscription = self._subscription(name, Kind.EXCLUSIVE, cursor, durable=True, identity=identity)
-            subscription.is_stored = True
-            self.subscriptions[name] = subscription
+            self._take_stored(name, stored)
         if self.sealed and self.place.segment_id is None:
             # An owner that died may have written that it is drained without having told it: see SegmentLogs.save.
             self._tell_drained()
@@ -158,6 +153,8 @@ class OpenLog:
 
     async def _durable(self, name: str, kind: Kind, start: Callable[[], int], identity: str) -> LogSubscription:
         """The subscription of this name, made if it is not there."""
+        if name in self.damaged:
+            await self._look_again(name)
         subscription = self.subscriptions.get(name)
         if subscription is not None and subscription.identity != identity:
             # A later one, or one that nobody has looked at yet.
@@ -174,6 +171,39 @@ class OpenLog:
             if self.subscriptions.get(name) is not subscription:
                 raise NotHere(f"Subscription {name} was deleted meanwhile: subscribe again.")
         return subscription
+
+    def _take_stored(self, name: str, stored: bytes) -> None:
+        """A subscription as the store has it. One that cannot be read is damaged by itself: the others go on."""
+        try:
+            identity, cursor = cursor_entries.unpack(stored)
+        except RecordDamaged as error:
+            complain(log, "subscription %s of %s: %s", name, self.name, error)
+            self.damaged[name] = cursor_entries.identity_of(stored)
+            return
+        self.damaged.pop(name, None)
+        if cursor.top >= self.next:
+            # The store went back, and the log with it: what comes at these places is not what was acknowledged.
+            cursor = Cursor(min(cursor.mark, self.next - 1))
+        # Of which type its consumers are, the first of them says.
+        subscription = self._subscription(name, Kind.EXCLUSIVE, cursor, durable=True, identity=identity)
+        subscription.is_stored = True
+        self.subscriptions[name] = subscription
+
+    async def _look_again(self, name: str) -> None:
+        """Somebody wants a damaged subscription: it may have been restored. Raises RecordDamaged where it was not."""
+        stored = await self._around.logs.cursor(self.claim, name)
+        self._check_open()
+        if name not in self.damaged:
+            return  # others were faster
+        if stored is None:
+            del self.damaged[name]
+            return
+        self._take_stored(name, stored)
+        if name in self.damaged:
+            key = self.place.cursors(self.claim.incarnation).decode()
+            raise RecordDamaged(
+                f"The cursor of subscription {name} in {key} cannot be read: seek to a position, or delete it."
+            )
 
     def unsubscribe(self, consumer: Consumer, subscription: LogSubscription) -> None:
         """A consumer has gone."""
@@ -205,12 +235,15 @@ class OpenLog:
         known = self.subscriptions.get(name)
         if known is not None and known.identity != identity:
             self._end(name)
+        if self.damaged.get(name, identity) != identity:
+            del self.damaged[name]
 
     def _end(self, name: str) -> bool:
+        was_damaged = self.damaged.pop(name, None) is not None
         subscription = self.subscriptions.pop(name, None)
         if subscription is not None:
             subscription.forget()
-        return subscription is not None
+        return subscription is not None or was_damaged
 
     async def seek(
         self, subscription: LogSubscription, index: int, *, carries_out: CursorRequest | None = None
@@ -253,6 +286,8 @@ class OpenLog:
         """Let a subscription go on from an index, also one that was never here."""
         if identity is not None:
             self.end_others(name, identity)
+        # Where it was does not count any more, so nobody needs to be able to read it.
+        self.damaged.pop(name, None)
         subscription = self.subscriptions.get(name)
         if subscription is None:
             subscription = self.subscriptions[name] = self._subscription(
@@ -346,7 +381,8 @@ class OpenLog:
     def _needed(self) -> int:
         """The first entry that somebody has not consumed."""
         marks = [subscription.cursor.mark for subscription in self.subscriptions.values()]
-        return self.first if self._is_awaited else needed_from(marks, self.next)
+        # What a subscription needs that cannot be read, nobody knows.
+        return self.first if self._is_awaited or self.damaged else needed_from(marks, self.next)
 
     def _has(self, name: str, identity: str | None) -> bool:
         known = self.subscriptions.get(name)
@@ -411,7 +447,8 @@ class OpenLog:
     def lose(self, error: StoreError) -> None:
         """This node does not have the log any more."""
         if self.is_open:
-            log.info("%s is not ours any more: %s", self.name, error)
+            # Its clients come back and find a damaged log damaged again.
+            complain(log, "%s is not ours any more: %s", self.name, error, level=logging.INFO)
             self._around.counters.lost += 1
             self._close_all(None)
             self._keeper.end()

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import trio
 
-from layout import records
 from layout.segments import Segment
+from metadata.complaints import complain
 from metadata.cursor_requests import CursorRequests, PendingMove
+from metadata.errors import RecordDamaged
 from metadata.lanes import Lane
 from metadata.log_figures import NOTHING, LogFigures, Traffic
 from metadata.log_places import LogPlace
 from metadata.log_states import LogStanding
+from metadata.records import layout_of
 from metadata.registrations import Registrations
 from metadata.segment_holders import SegmentHolders, opens_as
 from metadata.segment_logs import SegmentLogs
 from metadata.store import TopicStore
 from metadata.subscriptions import Registration
+from protocol.errors import InvalidName
 from protocol.names import TopicName
 from segments.cursor_entries import cursor_of, unpack
 from segments.cursor_moves import CursorMoves
+from segments.cursors import Cursor
 from segments.figures import traffic_of
 from segments.hosting import Hosting
 from segments.starting import begins_at
+
+log = logging.getLogger(__name__)
 
 # A consumer and a segment that it has open.
 Claim = tuple[str, int]
@@ -129,7 +136,9 @@ class LogsOfTopics:
         if state is None:
             return LogFigures()
         first, end = state.first, state.next
-        cursors = {name: unpack(it) for name, it in standing.cursors.items()}
+        cursors = {
+            name: found for name, it in standing.cursors.items() if (found := _read(place, name, it)) is not None
+        }
         ids = {name: identity for name, (identity, _) in cursors.items()}
         backlogs = {}
         if registered is not None and segment is not None:
@@ -150,7 +159,7 @@ class LogsOfTopics:
         stored = await self._store.get(topic)
         if stored is None:
             return frozenset()
-        segments = records.decode_layout(stored.value).segments
+        segments = layout_of(stored).segments
         places = {i: place_of(topic, segments[i]) for i in {claim[1] for claim in claims} if i in segments}
         opened: dict[int, list[str]] = {}
         elsewhere: list[int] = []
@@ -188,8 +197,20 @@ class LogsOfTopics:
 
 def place_of(topic: TopicName, segment: Segment) -> LogPlace:
     if segment.legacy_topic_name:
-        return LogPlace.of_classic(TopicName.parse(segment.legacy_topic_name))
+        try:
+            return LogPlace.of_classic(TopicName.parse(segment.legacy_topic_name))
+        except InvalidName as error:
+            raise RecordDamaged(f"The record of {topic} has a segment of no topic ({error}): restore it.") from None
     return LogPlace.of_segment(topic, segment.descriptor)
+
+
+def _read(place: LogPlace, subscription: str, stored: bytes) -> tuple[str, Cursor] | None:
+    """None for a cursor that is damaged: there is nothing to know of that subscription, and all of the others."""
+    try:
+        return unpack(stored)
+    except RecordDamaged as error:
+        complain(log, "subscription %s of %s: %s", subscription, place.name, error)
+        return None
 
 
 def unread(segment: Segment, registration: Registration, first: int, end: int) -> int:

@@ -9,6 +9,7 @@ import trio
 
 from metadata.errors import StoreError
 from metadata.log_entries import StoredEntry
+from metadata.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ class _Page:
 class ReadingAhead:
     """Never more than one page ahead, and only behind a whole one: who takes little, soon has what there is."""
 
-    def __init__(self, fetch: Fetch, nursery: trio.Nursery, page: int) -> None:
+    def __init__(self, fetch: Fetch, nursery: Tasks, page: int) -> None:
         self._fetch = fetch
         self._nursery = nursery
         self._size = page

@@ -7,6 +7,8 @@ from typing import Final
 
 import msgspec
 
+from metadata.stored_values import UNREADABLE
+
 
 class Strategy(StrEnum):
     """How a new version of a schema must fit the ones before."""
@@ -94,5 +96,5 @@ def policies_of(stored: bytes | None) -> SchemaPolicies:
     """From what is stored of a namespace; what nobody can read says nothing, and the defaults are strict."""
     try:
         return msgspec.json.decode(stored or b"{}", type=SchemaPolicies)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return SchemaPolicies()

@@ -18,7 +18,7 @@ from typing import Final
 
 import trio
 
-from metadata.errors import VersionConflict
+from metadata.errors import RecordDamaged, VersionConflict
 from metadata.schemas import SchemaHead, SchemaLimits, SchemaPlace, Schemas, StoredSchema
 from metadata.store import TopicStore
 from protocol.names import TopicName
@@ -155,7 +155,10 @@ class SchemaRegistry:
             function(*args)
 
     async def _policies(self, topic: TopicName) -> SchemaPolicies:
-        return policies_of(await self._store.get_namespace(topic.namespace_name))
+        try:
+            return policies_of(await self._store.get_namespace(topic.namespace_name))
+        except RecordDamaged:
+            return policies_of(None)  # as where its own policies cannot be read
 
     async def _read(self, head: SchemaHead, numbers: Sequence[int]) -> list[StoredSchema]:
         numbers = [number for number in numbers if number >= head.purged]

@@ -15,8 +15,10 @@ from typing import Final
 import trio
 
 from metadata import keys
+from metadata.complaints import note_waiting
 from metadata.errors import StoreError
 from metadata.segment_holders import STRANGER, Question, SegmentHolders, Standing
+from metadata.tasks import Tasks
 from protocol.backoff import Backoff
 from segments.consumers import Consumer
 from segments.dispatch.errors import ConsumerBusy
@@ -90,7 +92,7 @@ class Seats:
     def __init__(
         self,
         holders: SegmentHolders,
-        nursery: trio.Nursery,
+        nursery: Tasks,
         *,
         handover: float,
         followed_since: Callable[[int], float] = lambda bucket: float("-inf"),
@@ -174,7 +176,7 @@ class Seats:
                 # Nobody else is let in meanwhile.
                 return await self._standing(seat.log, seat.subscription, consumer)
             except StoreError as error:
-                log.info("the assignments of %s cannot be read now: %s", seat.log.name, error)
+                note_waiting(log, error, "the assignments of %s cannot be read now", seat.log.name)
                 return waiting.standing
         finally:
             seat.waiting.remove(waiting)
@@ -257,7 +259,7 @@ class Seats:
                 try:
                     due = await self._compare(path)
                 except StoreError as error:
-                    log.info("the assignments of %s cannot be read now: %s", path, error)
+                    note_waiting(log, error, "the assignments of %s cannot be read now", path)
                     await trio.sleep(backoff.next())
                     continue
                 backoff.reset()

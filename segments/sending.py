@@ -8,6 +8,7 @@ from typing import Final
 
 import trio
 
+from metadata.complaints import note_waiting
 from metadata.errors import LogFenced, LogMissing, StoreError
 from metadata.log_entries import StoredEntry
 from metadata.log_places import LogPlace
@@ -163,7 +164,7 @@ class Sending:
                 except StoreError as error:
                     if isinstance(error, LogFenced | LogMissing) and claim == self.settled_claim:
                         return  # the log is not ours any more, and the producer hears of that
-                    log.info("a producer of %s waits for the store: %s", self.place.name, error)
+                    note_waiting(log, error, "a producer of %s waits for the store", self.place.name)
                 await trio.sleep(backoff.next())
             if following.broken:
                 return  # it has been told to go meanwhile

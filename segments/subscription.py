@@ -13,8 +13,10 @@ from typing import Final, Protocol
 
 import trio
 
+from metadata.complaints import note_waiting
 from metadata.errors import LogFenced, LogMissing, StoreError
 from metadata.log_entries import StoredEntry
+from metadata.tasks import Tasks
 from protocol.backoff import Backoff
 from segments import cursor_entries
 from segments.alarm import Alarm
@@ -82,7 +84,7 @@ class LogSubscription:
         cursor: Cursor,
         log_: Log,
         *,
-        nursery: trio.Nursery,
+        nursery: Tasks,
         durable: bool,
         max_unacked: int,
         partition: int | None = None,
@@ -350,7 +352,7 @@ class LogSubscription:
                     except (LogFenced, LogMissing):
                         return  # who owns the log is told by its writes
                     except StoreError as error:
-                        log.info("reading for subscription %s waits for the store: %s", self.name, error)
+                        note_waiting(log, error, "reading for subscription %s waits for the store", self.name)
                         await trio.sleep(backoff.next())
                         continue
                     backoff.reset()

@@ -11,6 +11,7 @@ from typing import Final
 import trio
 
 from metadata import keys
+from metadata.complaints import note_waiting
 from metadata.errors import LogFenced, LogMissing, StoreError
 from metadata.log_places import LogPlace
 from protocol.names import TopicName
@@ -81,7 +82,7 @@ class Upkeep:
                 # Another node may have it, or it was claimed anew for an append: a look tells.
                 self._hosting.look_soon(owned)
             except StoreError as error:
-                log.info("what goes through %s is not told now: %s", owned.name, error)
+                note_waiting(log, error, "what goes through %s is not told now", owned.name)
 
     async def trim(self) -> None:
         """Remove what is consumed and old enough from all logs of this node."""
@@ -100,7 +101,7 @@ class Upkeep:
         except (LogFenced, LogMissing):
             self._hosting.look_soon(owned)
         except StoreError as error:
-            log.info("%s is not trimmed now: %s", owned.name, error)
+            note_waiting(log, error, "%s is not trimmed now", owned.name)
         except Exception:
             log.exception("%s cannot be trimmed", owned.name)  # the others can
 

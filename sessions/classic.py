@@ -16,6 +16,7 @@ from metadata.classic_records import PartitionedTopic
 from metadata.classic_topics import ClassicTopics
 from metadata.errors import StoreError, TopicMissing
 from metadata.store import TopicStore
+from metadata.tasks import Tasks
 from protocol import replies
 from protocol.errors import ProtocolError
 from protocol.framing import encode
@@ -64,7 +65,7 @@ class ClassicService:
     def __init__(
         self,
         *,
-        nursery: trio.Nursery,
+        nursery: Tasks,
         store: TopicStore,
         topics: ClassicTopics,
         lists: TopicLists,

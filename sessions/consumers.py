@@ -15,12 +15,14 @@ from typing import Final
 import trio
 
 from metadata import keys
-from metadata.errors import RegistrationsFull, StoreError, SubscriptionMismatch, TopicMissing
+from metadata.complaints import note_waiting
+from metadata.errors import RecordDamaged, RegistrationsFull, StoreError, SubscriptionMismatch, TopicMissing
 from metadata.lanes import Lane
 from metadata.node_sessions import NodeSession
 from metadata.records import Leader
 from metadata.registrations import Registrations
 from metadata.subscriptions import Assignment, Consumer
+from metadata.tasks import Tasks
 from protocol import data_replies, replies
 from protocol.backoff import Backoff
 from protocol.framing import encode
@@ -57,7 +59,7 @@ class ConsumerHub:
     def __init__(
         self,
         *,
-        nursery: trio.Nursery,
+        nursery: Tasks,
         registrations: Registrations,
         lane: Callable[[], Lane],
         session: NodeSession,
@@ -204,8 +206,14 @@ class ConsumerHub:
                 self._refuse(session, refusal.server_error, str(refusal))
                 return
             except StoreError as error:
+                if isinstance(error, RecordDamaged) and session.told is None and not session.attached_as:
+                    # Who has an assignment keeps it. Who comes is told, and may come again when it is restored.
+                    self._refuse(session, error.server_error, str(error))
+                    if not said:
+                        return  # nothing was written, so there is nothing to take back
+                    break
                 if not said:
-                    log.info("registering %s of %s waits: %s", session.name, session.topic, error)
+                    note_waiting(log, error, "registering %s of %s waits", session.name, session.topic)
                 said = True
             except Exception:
                 log.exception("registering %s of %s failed", session.name, session.topic)

@@ -14,6 +14,7 @@ from metadata.errors import StoreError
 from metadata.node_sessions import NodeSession
 from metadata.registrations import Registrations
 from metadata.subscriptions import Attachment
+from metadata.tasks import Tasks
 from protocol.backoff import Backoff
 from protocol.names import TopicName
 
@@ -39,7 +40,7 @@ class Departure:
 
 
 class Departures:
-    def __init__(self, nursery: trio.Nursery, registrations: Registrations, session: NodeSession) -> None:
+    def __init__(self, nursery: Tasks, registrations: Registrations, session: NodeSession) -> None:
         self._nursery = nursery
         self._registrations = registrations
         self._session = session

@@ -12,6 +12,7 @@ import trio
 
 from metadata import keys
 from metadata.errors import StoreError
+from metadata.tasks import Tasks
 from protocol.backoff import Backoff
 from protocol.names import NamespaceName
 from protocol.wire import pulsar_api_pb2 as api
@@ -60,7 +61,7 @@ class NamespaceWatch(SetWatch):
 class Surroundings:
     """What a group needs of the node."""
 
-    nursery: trio.Nursery
+    nursery: Tasks
     readback: ReadBack
     listing: Listing
     whole: Callable[[], bool]

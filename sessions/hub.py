@@ -18,8 +18,10 @@ from layout.errors import LayoutError
 from layout.legacy import synthetic_layout
 from metadata import keys
 from metadata.classic_records import ClassicTopic
+from metadata.complaints import complain
 from metadata.errors import RecordDamaged, StoreDenied, StoreError, StoreFull, StoreLost, StoreUnavailable
 from metadata.records import StoredTopic, Version
+from metadata.tasks import Tasks
 from protocol.backoff import Backoff
 from protocol.errors import ProtocolError
 from protocol.names import PERSISTENT, TOPIC, TopicName
@@ -61,7 +63,7 @@ class Hub:
     def __init__(
         self,
         *,
-        nursery: trio.Nursery,
+        nursery: Tasks,
         readback: ReadBack,
         create: Creator,
         owner_url: str,
@@ -232,7 +234,7 @@ class Hub:
                 point.tail = self._encoded(point, stored)
                 self._note_version(point, stored.version)
         except (LayoutError, RecordDamaged) as error:
-            log.error("the record of %s cannot be served: %s", point.topic, error)
+            complain(log, "the record of %s cannot be served: %s", point.topic, error)
             self._unreadable(point)
         else:
             self._publish(point)

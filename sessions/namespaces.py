@@ -13,10 +13,12 @@ import trio
 from layout import records
 from layout.errors import LayoutError
 from metadata import keys
+from metadata.complaints import complain
 from metadata.errors import RecordDamaged, StoreLost, StoreUnavailable
 from metadata.lanes import Lane
 from metadata.records import StoredTopic
 from metadata.store import TopicStore
+from metadata.tasks import Tasks
 from protocol.names import NamespaceName, TopicName
 from sessions.groups import Filters, Group, NamespaceWatch, Surroundings
 from sessions.outbox import Outbox
@@ -68,7 +70,7 @@ class NamespaceWatches:
     def __init__(
         self,
         *,
-        nursery: trio.Nursery,
+        nursery: Tasks,
         readback: ReadBack,
         store: TopicStore,
         lane: Callable[[], Lane],
@@ -139,7 +141,7 @@ class NamespaceWatches:
         name = unquote(last)
         groups = list(self._groups[namespace].values())
         if isinstance(found, RecordDamaged):
-            log.error("the record of %s cannot be filtered: %s", name, found)
+            complain(log, "the record of %s cannot be filtered: %s", name, found)
             for group in groups:
                 group.skip()
             return
@@ -238,5 +240,5 @@ def _properties(found: StoredTopic) -> Mapping[str, str] | None:
     try:
         return records.decode_properties(found.value)
     except LayoutError as error:
-        log.error("the record of %s cannot be filtered: %s", found.name, error)
+        complain(log, "the record of %s cannot be filtered: %s", found.name, error)
         return None

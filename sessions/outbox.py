@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import trio
 
+from metadata.tasks import Tasks
 from sessions.backlog import Backlog, Source
 from sessions.counters import CloseReason, Counters
 
@@ -47,7 +48,7 @@ class Outbox:
     def __init__(
         self,
         sock: socket.socket,
-        nursery: trio.Nursery,
+        nursery: Tasks,
         limits: OutboxLimits,
         counters: Counters,
         slow: set["Outbox"],

@@ -19,6 +19,7 @@ from metadata import keys
 from metadata.classic_records import ClassicTopic
 from metadata.errors import RecordDamaged, StoreError, StoreLost
 from metadata.records import StoredTopic
+from metadata.tasks import Tasks
 from protocol.names import TopicName
 from sessions.unread_writes import UnreadWrites
 
@@ -71,7 +72,7 @@ class ReadBack:
     def __init__(
         self,
         *,
-        nursery: trio.Nursery,
+        nursery: Tasks,
         read: Reader,
         trusted: Callable[[int], bool],
         route: Callable[[int], Hashable] = lambda bucket: None,

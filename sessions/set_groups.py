@@ -10,6 +10,7 @@ from typing import ClassVar, Final
 
 import trio
 
+from metadata.tasks import Tasks
 from sessions.outbox import Outbox
 from sessions.splice import frame_head, id_field
 from sessions.topic_sets import TopicSet
@@ -50,7 +51,7 @@ class SetGroup(ABC):
     # What carries the steps of the set.
     COMMAND: ClassVar[int]
 
-    def __init__(self, topics: TopicSet, *, nursery: trio.Nursery, window: float) -> None:
+    def __init__(self, topics: TopicSet, *, nursery: Tasks, window: float) -> None:
         self.topics = topics
         self.watches: dict[SetWatch, None] = {}
         self.closed = False

@@ -17,6 +17,7 @@ from metadata import keys
 from metadata.classic_topics import ClassicTopics
 from metadata.errors import StoreError
 from metadata.lanes import Lane
+from metadata.tasks import Tasks
 from protocol.backoff import Backoff
 from protocol.framing import encode
 from protocol.names import PERSISTENT, NamespaceName
@@ -67,7 +68,7 @@ class ListCounters:
 class ListSurroundings:
     """What watches of classic topics need of the node. `trusted` and `whole` are the change feed's."""
 
-    nursery: trio.Nursery
+    nursery: Tasks
     topics: ClassicTopics
     lane: Callable[[], Lane]
     trusted: Callable[[int], bool]
@@ -214,6 +215,8 @@ class _NamespaceView:
                 listed = await self.around.topics.list_log_buckets(self.around.lane(), some, self.namespace)
             except StoreError as error:
                 log.debug("listing the classic topics of %s waits for the store: %s", self.namespace, error)
+            except Exception:
+                log.exception("listing the classic topics of %s failed", self.namespace)
             self.counters.listings += len(listed)
             for bucket in some:
                 if bucket in listed and self.around.trusted(bucket):

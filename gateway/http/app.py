@@ -39,6 +39,7 @@ from gateway.http.subscriptions import SubscriptionRoutes
 from gateway.http.topic_schemas import SchemaRoutes
 from gateway.http.topics import TopicRoutes
 from layout.errors import LayoutError
+from metadata.complaints import complain
 from metadata.errors import LeaderUnreachable, StoreError
 from protocol.errors import ProtocolError
 
@@ -126,7 +127,7 @@ def only_the_document(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRou
 def answer_typed(_: AnyRequest, error: TypedError) -> Response[Reason]:
     status = error.http_status
     if status == 500:
-        log.error("a request failed: %s", error)
+        complain(log, "a request failed: %s", error)
     # A client may send the same again without a look whether it was done.
     headers = {NOT_DONE: "leader-unreachable"} if isinstance(error, LeaderUnreachable) else None
     return _answer(status, str(error), headers)

@@ -10,6 +10,7 @@ from litestar import Controller, MediaType, Response, delete, get, put
 from litestar.params import FromPath
 
 from gateway.http.documentation import ANY_MAP, SWITCH, answer, described, query, refusals
+from gateway.http.namespace_policies import fields_of, stored_policies
 from gateway.http.parameters import AnyRequest, json_object, switch
 from gateway.http.path_names import NAMESPACE, OF_NAMESPACE, NamespaceInPath
 from gateway.http.ports import AdminPorts, Ports
@@ -46,9 +47,8 @@ class NamespaceRoutes(Controller):
         responses=refusals(404, 412) | {200: answer(dict[str, Any], "The policies.")},
     )
     async def read_namespace(self, ports: Ports, name: NamespaceInPath) -> Response[bytes]:
-        policies = await ports.store.get_namespace(name)
-        if policies is None:
-            raise NamespaceMissing(f"Namespace does not exist: {name}. Check its name, or create it.")
+        policies = await stored_policies(ports, name)
+        fields_of(name, policies)
         return Response(policies, media_type=MediaType.JSON)
 
     @put(

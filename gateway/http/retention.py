@@ -17,6 +17,7 @@ from gateway.http.ports import Ports
 from gateway.http.refusals import BadRequest
 from gateway.http.topics import done, stored_topic
 from layout import records
+from metadata.stored_values import UNREADABLE
 
 FIELD: Final = "retention_policies"
 
@@ -37,7 +38,7 @@ class NamespaceRetentionRoutes(Controller):
     async def read_retention(self, ports: Ports, name: NamespaceInPath) -> Response[RetentionPolicy | None]:
         try:
             return _shown(_policies.decode(await stored_policies(ports, name)).retention_policies)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise damaged(name, error) from error
 
     @post(

@@ -13,6 +13,7 @@ from gateway.http.parameters import AnyRequest, json_value
 from gateway.http.path_names import NAMESPACE, OF_NAMESPACE, NamespaceInPath
 from gateway.http.ports import AdminPorts, Ports
 from gateway.http.refusals import BadRequest
+from metadata.stored_values import UNREADABLE
 from protocol.names import NamespaceName
 from segments.schema_policies import AutoUpdate, SchemaPolicies, Strategy
 
@@ -121,7 +122,7 @@ def check_schema_policies(policies: dict[str, Any]) -> None:
 async def _read(ports: AdminPorts, name: NamespaceName) -> SchemaPolicies:
     try:
         return _policies.decode(await stored_policies(ports, name))
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise damaged(name, error) from error
 
 

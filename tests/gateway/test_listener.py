@@ -201,6 +201,15 @@ async def test_running_out_of_descriptors_delays_new_connections_only(
         assert len(caplog.records) == 1  # once for the shortage, not once per attempt
 
 
+async def test_connection_that_cannot_be_taken_in_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as server:
+        with monkeypatch.context() as patched:
+            patched.setattr("gateway.connection.Connection.start", lambda self: 1 / 0)
+            await server.connect()
+            await eventually(lambda: server.counters.errors == 1)
+        await server.greet()
+
+
 async def test_connection_that_was_aborted_before_it_was_accepted_does_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

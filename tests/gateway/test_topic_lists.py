@@ -6,6 +6,7 @@ import trio
 
 from controller.classic import ClassicTransitions
 from controller.transitions import TopicLimits
+from metadata import keys
 from metadata.store import open_store
 from protocol.hashing import topic_set_hash
 from protocol.names import TopicName
@@ -13,7 +14,7 @@ from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from tests.gateway.test_classic_questions import PREFIX, asked
 from tests.support.asking import Asker, Followed, asking
-from tests.support.nodes import running_node, transitions_of
+from tests.support.nodes import created_classic, running_node, transitions_of
 from tests.support.processes import ValkeyProcess
 from tests.support.proxy import FaultProxy
 from tests.support.topology import Topology
@@ -163,3 +164,18 @@ async def test_many_watchers_of_changing_topics_all_end_with_the_same_set(topolo
                 for gone, come in zip(topics[:20], topics[20:], strict=True):
                     await classic.delete(gone)
                     await classic.create(come)
+
+
+async def test_a_name_that_is_none_in_the_index_hides_only_itself_also_after_a_restart(valkey: ValkeyProcess) -> None:
+    for number in range(2):
+        async with running_node(valkey.url) as node, asking(node) as asker:
+            if not number:
+                await created_classic(node, ORDERS)
+                path = keys.path_of(ORDERS)
+                index = keys.classic_index_key(keys.bucket_of(path), ORDERS.namespace_name)
+                for name in (b"a/b", b"\xff", b" -partition-0"):
+                    valkey.client().hset(index, name, b"0")
+            followed = Followed((await asker.watch(".*")).watchTopicListSuccess)
+            assert followed.topics == {str(ORDERS)}
+            assert await asker.is_alive()
+            assert not node.failures

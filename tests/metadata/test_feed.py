@@ -365,3 +365,35 @@ async def test_a_change_of_a_classic_topic_is_told_as_such_and_not_as_one_of_a_r
         await store.create(TOPIC, b"{}", [])
         await eventually(lambda: recorder.changes == {PATH: 1})
         assert recorder.classic_changes == {PATH: 2}
+
+
+async def test_a_damaged_entry_of_a_change_log_is_a_gap_of_its_bucket_and_of_no_other(valkey: ValkeyProcess) -> None:
+    async with following(valkey.url, NEVER) as (store, feed, recorder):
+        version = await store.create(TOPIC, b"0", [])
+        await eventually(lambda: recorder.changes[PATH])
+        before, others = recorder.gaps[BUCKET], sum(recorder.gaps.values())
+        valkey.client().xadd(keys.changes_key(BUCKET), {b"topic": b"\xff", b"kind": b"changed"})
+        await eventually(lambda: recorder.gaps[BUCKET] == before + 1)
+        assert sum(recorder.gaps.values()) == others + 1
+        changes = recorder.changes[PATH]
+        await store.replace(TOPIC, version, b"1")
+        await eventually(lambda: recorder.changes[PATH] > changes)
+        assert feed.whole
+        assert feed.counters.failures == 0
+
+
+async def test_a_listener_that_fails_makes_its_follower_begin_anew(valkey: ValkeyProcess) -> None:
+    async with following(valkey.url, NEVER) as (store, feed, recorder):
+        told = recorder.changed
+        failing = [ValueError("a fault")]
+
+        def fail_once(bucket: int, path: str) -> None:
+            if failing:
+                raise failing.pop()
+            told(bucket, path)
+
+        recorder.changed = fail_once  # type: ignore[method-assign] # a fault of ours
+        version = await store.create(TOPIC, b"0", [])
+        await eventually(lambda: feed.counters.failures == 1 and feed.whole)
+        await store.replace(TOPIC, version, b"1")
+        await eventually(lambda: recorder.changes[PATH])

@@ -103,7 +103,7 @@ async def test_a_command_without_permission_is_said_as_such(fresh_valkey: Valkey
     fresh_valkey.command("ACL", "SETUSER", "vela", "on", ">p", "~*", "&*", "+@all", "-xadd")
     host, port = fresh_valkey.address
     async with open_store(f"redis://vela:p@{host}:{port}/0") as store:
-        with pytest.raises(StoreError, match="refused a command"):
+        with pytest.raises(StoreDenied, match="denies a command"):
             await store.create(TOPIC, b"0", [])
         with pytest.raises(StoreDenied):
             await store.commands.call(SLOT, "XADD", "x", "*", "a", "b")

@@ -12,7 +12,7 @@ from metadata.errors import (
     NamespaceExists,
     NamespaceMissing,
     NamespaceNotEmpty,
-    StoreError,
+    RecordDamaged,
     StoreFull,
     StoreRefused,
     StoreUnavailable,
@@ -188,6 +188,14 @@ async def test_a_store_of_a_newer_format_is_refused(valkey: ValkeyProcess) -> No
             pass
 
 
+@pytest.mark.parametrize("number", [0, -1])
+async def test_a_store_of_a_format_that_never_was_is_refused(valkey: ValkeyProcess, number: int) -> None:
+    valkey.client().set(keys.STORE, msgspec.json.encode(StoreRecord("0" * 16, number, keys.BUCKETS)))
+    with pytest.raises(StoreRefused, match=f"has format {number}, which no Vela has ever written"):
+        async with open_store(valkey.url):
+            pass
+
+
 async def test_a_store_with_another_number_of_buckets_is_refused(valkey: ValkeyProcess) -> None:
     valkey.client().set(keys.STORE, msgspec.json.encode(StoreRecord("0" * 16, FORMAT, 64)))
     with pytest.raises(StoreRefused, match="64 buckets"):
@@ -236,7 +244,7 @@ async def test_a_script_that_meets_a_key_of_another_type_writes_nothing(valkey: 
     client = valkey.client()
     async with open_store(valkey.url) as store:
         client.set(keys.segment_key(path, "0000-ffff-0"), "not a hash")
-        with pytest.raises(StoreError, match="refused a command"):
+        with pytest.raises(RecordDamaged, match="restore or remove it"):
             await store.create(TOPIC, b"0", ["0000-ffff-0"])
         assert await store.get(TOPIC) is None
         assert not client.exists(keys.changes_key(keys.bucket_of(path)))

@@ -170,11 +170,11 @@ async def test_log_is_given_up_again_when_what_can_go_is_gone(valkey: ValkeyProc
 async def test_damaged_log_costs_only_itself(valkey: ValkeyProcess) -> None:
     async with host_bench(valkey.url, segments=2) as b:
         damaged, whole = [LogPlace.of_segment(TOPIC, descriptor) for descriptor in ("0000-7fff-0", "8000-ffff-1")]
-        for place, name in ((damaged, b"\xff"), (whole, b"s")):
+        for place, cursor in ((damaged, b"no cursor"), (whole, Cursor(0).encode())):
             claim = (await b.bench.open(GONE, place)).claim
             await b.bench.logs.append(claim, 0, entries(b"one"), {}, 3)
-            cursor = place.cursors(claim.incarnation)
-            await b.bench.store.commands.call(place.slot, "HSET", cursor, name, Cursor(0).encode())
+            cursors = place.cursors(claim.incarnation)
+            await b.bench.store.commands.call(place.slot, "HSET", cursors, "s", cursor)
         b.subscribed.add("s")
         await caretaker(b, logs_in=lambda: [damaged, whole]).visit(damaged.bucket)
         assert [owned.place for owned in b.hosting.logs] == [whole]
@@ -184,10 +184,12 @@ async def test_log_that_cannot_be_opened_costs_only_itself(valkey: ValkeyProcess
     async with host_bench(valkey.url, segments=2) as b:
         damaged, whole = [LogPlace.of_segment(TOPIC, descriptor) for descriptor in ("0000-7fff-0", "8000-ffff-1")]
         b.subscribed.add("s")
-        for place, deleted in ((damaged, b"no cursor"), (whole, Cursor(-1).encode())):
+        for place, mark in ((damaged, b"no mark"), (whole, b"0 0")):
             claim = (await b.bench.open(GONE, place)).claim
             await b.bench.logs.append(claim, 0, entries(b"one"), {}, 3)
-            await b.bench.logs.save(claim, {"s": Cursor(0).encode(), "deleted": deleted})
+            await b.bench.logs.save(claim, {"s": Cursor(0).encode()})
+            producers = place.producers(claim.incarnation)
+            await b.bench.store.commands.call(place.slot, "HSET", producers, "p", mark)
         for first in (damaged, whole):
             await caretaker(b, logs_in=partial(list, (first,))).visit(first.bucket)
         assert [owned.place for owned in b.hosting.logs] == [whole]

@@ -53,9 +53,16 @@ _SETTINGS: Final = Settings(
 
 
 @asynccontextmanager
-async def running_node(store_url: str, **changes: Any) -> AsyncIterator[Node]:
-    """A ready node on free ports; `changes` are settings that differ from the small ones above."""
+async def started_node(store_url: str, **changes: Any) -> AsyncIterator[Node]:
+    """A node on free ports, ready or not; `changes` are settings that differ from the small ones above."""
     async with start_node(dataclasses.replace(_SETTINGS, **changes), store_url) as node:
+        yield node
+
+
+@asynccontextmanager
+async def running_node(store_url: str, **changes: Any) -> AsyncIterator[Node]:
+    """The same, once it is ready."""
+    async with started_node(store_url, **changes) as node:
         await eventually(lambda: not node.readiness(), within=CONVERGENCE_LIMIT)
         yield node
 
