@@ -27,8 +27,9 @@ from gateway.data_plane import DataParts, build_data_plane, segment_url
 from gateway.feed_switch import FeedSwitch
 from gateway.http.admission import AdmissionLimits
 from gateway.http.app import build_app
+from gateway.http.connection import ConnectionLimits
 from gateway.http.ports import AdminPorts
-from gateway.http.serve import ConnectionLimits, serve_http
+from gateway.http.serve import serve_http
 from gateway.leader_probe import LeaderProbe
 from gateway.listener import Listener, ListenerLimits
 from gateway.logs import redact_url
@@ -322,7 +323,9 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             async with trio.open_nursery() as serving:
                 stop_http = trio.Event()
                 serving.start_soon(listener.serve, pulsar_sockets)
-                serving.start_soon(serve_http, app, http_sockets, _http_limits(settings), stop_http)
+                serving.start_soon(
+                    serve_http, app, http_sockets, _http_limits(settings), stop_http, counters.count_accept_error
+                )
                 await _until_whole(feed, timeouts.patience)
                 # Before that it can lead nothing.
                 with trio.move_on_after(timeouts.patience):
@@ -356,7 +359,11 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
 
 
 def _http_limits(settings: Settings) -> ConnectionLimits:
-    return ConnectionLimits(stall_limit=settings.stall_limit, shutdown_grace=settings.shutdown_grace)
+    return ConnectionLimits(
+        stall_limit=settings.stall_limit,
+        shutdown_grace=settings.shutdown_grace,
+        answer_bytes=settings.outbox_total_limit,
+    )
 
 
 def _listener(
