@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 import trio
 
@@ -25,8 +26,10 @@ from controller.transitions import TopicLimits, Transitions
 from gateway.binding import open_sockets
 from gateway.data_plane import DataParts, build_data_plane, segment_url
 from gateway.feed_switch import FeedSwitch
+from gateway.host_names import parse_host
 from gateway.http.admission import AdmissionLimits
 from gateway.http.app import build_app
+from gateway.http.browsers import AdminHosts
 from gateway.http.connection import ConnectionLimits
 from gateway.http.ports import AdminPorts
 from gateway.http.serve import serve_http
@@ -93,10 +96,15 @@ class Node:
     recorder: Recorder | None
     listener: Listener
     stop_http: trio.Event
+    draining: trio.Event
 
     def readiness(self) -> list[str]:
-        """Why this node cannot serve; empty when it can."""
-        return _doubts(self.feed)
+        """Why this node cannot serve, or should be sent nobody any more; empty when it can."""
+        return _reasons(self.feed, self.draining)
+
+    def drain(self) -> None:
+        """Tell whoever asks for readiness to go elsewhere, and serve on."""
+        self.draining.set()
 
     def stop(self) -> None:
         """Take no more connections; `start_node` returns when the live ones are seen off."""
@@ -129,6 +137,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             http_url = settings.advertise_http or _advertised("http", http_sockets)
 
             counters = Counters()
+            draining = trio.Event()
             limits = TopicLimits(
                 settings.max_segments, settings.max_properties, settings.max_property_size, settings.max_partitions
             )
@@ -296,9 +305,10 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     segments=data.port,
                     garbage=garbage,
                     schemas=schemas,
-                    readiness=lambda: _doubts(feed),
+                    readiness=lambda: _reasons(feed, draining),
                     metrics=lambda: page_of(sources),
                     admission=AdmissionLimits(settings.http_concurrency, settings.max_body),
+                    hosts=_admin_hosts(settings, http_url),
                 )
             )
 
@@ -349,6 +359,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     recorder,
                     listener,
                     stop_http,
+                    draining,
                 )
                 if not stop_http.is_set():
                     serving.cancel_scope.cancel()
@@ -364,6 +375,16 @@ def _http_limits(settings: Settings) -> ConnectionLimits:
         shutdown_grace=settings.shutdown_grace,
         answer_bytes=settings.outbox_total_limit,
     )
+
+
+def _admin_hosts(settings: Settings, http_url: str) -> AdminHosts:
+    """Names that no stranger can make mean this server: those it was given, those it gives itself, its machine's."""
+    own = (settings.http.host, urlsplit(http_url).hostname or "", socket.gethostname())
+    names = list(settings.admin_hosts or ())
+    for host in own:
+        with suppress(ValueError):  # empty for all interfaces, and a machine may be called anything
+            names.append(parse_host(host))
+    return AdminHosts.of(names)
 
 
 def _listener(
@@ -414,6 +435,10 @@ async def _until_whole(feed: ChangeFeed, limit: float) -> None:
         await feed.wait_whole()
         return
     log.warning("serving without the whole store: %s", "; ".join(_doubts(feed)))
+
+
+def _reasons(feed: ChangeFeed, draining: trio.Event) -> list[str]:
+    return [*(("draining: the server is about to stop",) if draining.is_set() else ()), *_doubts(feed)]
 
 
 def _doubts(feed: ChangeFeed) -> list[str]:
