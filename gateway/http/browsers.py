@@ -67,7 +67,8 @@ class AdminHosts:
         else:
             foreign = not self._is_ours(origin, host)
         if foreign:
-            shown = "another site" if origin is None else _shown(origin)
+            # A page that hides where it comes from says "null".
+            shown = "another site" if origin is None or origin == "null" else _shown(origin)
             raise ForeignOrigin(
                 f"Requests of pages from {shown} are refused: add its host to admin_hosts (--admin-hosts) of this "
                 "server if they may use the admin API."
