@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import socket
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 import trio
 
+from gateway.accepting import accept_connections
 from gateway.binding import close_all
 from gateway.connection import Connection, Service
 from gateway.keepalive import Roster
@@ -33,13 +33,7 @@ RECEIVE_BUFFER = 64 * 1024
 # Unsent bytes that the kernel takes from us per connection. Without it a peer that stopped reading is noticed
 # only after some 4 MB of stale frames.
 UNSENT_IN_KERNEL = 16 * 1024
-# Connections taken per wake-up before other tasks run.
-ACCEPTS_PER_TURN = 64
-# Pause after the process or the system ran out of descriptors or memory: closing connections gives them back.
-ACCEPT_BACK_OFF = 0.1
 
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_BROKEN = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP})
 _TOO_MANY = encode(
     replies.error(replies.CONNECTION_REQUEST_ID, api.NotAllowedError, "Reached the maximum number of connections")
 )
@@ -112,32 +106,18 @@ class Listener:
         self._stopping.set()
 
     async def _accept(self, listening: socket.socket, service: Service) -> None:
-        exhausted = False
-        while True:
-            await trio.lowlevel.wait_readable(listening)
+        def welcome(sock: socket.socket, peer: tuple[Any, ...]) -> None:
             try:
-                for _ in range(ACCEPTS_PER_TURN):
-                    self._welcome(*listening.accept(), service)
-                    exhausted = False
-            except BlockingIOError:
-                pass
-            except OSError as error:
-                self._counters.accept_errors += 1
-                if error.errno in _BROKEN:
-                    raise
-                if error.errno in _EXHAUSTED:
-                    if not exhausted:
-                        log.error("cannot accept connections for now: %s", error.strerror)
-                    exhausted = True
-                    await trio.sleep(ACCEPT_BACK_OFF)
-                # Anything else is the fate of one connection, over before it was accepted.
+                self._welcome(sock, peer, service)
             except Exception:
                 # A fault of ours, and still the fate of one connection.
                 log.exception("a connection could not be taken in")
                 self._counters.errors += 1
+                sock.close()
+
+        await accept_connections(listening, welcome, port="binary", on_error=self._counters.count_accept_error)
 
     def _welcome(self, sock: socket.socket, peer: tuple[Any, ...], service: Service) -> None:
-        sock.setblocking(False)
         # One string per address, however many connections come from it.
         address = sys.intern(str(peer[0]))
         crowded = self._roster.count_from(address) >= self._limits.max_connections_per_address

@@ -10,9 +10,10 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 import trio
 
@@ -27,10 +28,13 @@ from gateway.binding import open_sockets
 from gateway.cycles import CycleCollector
 from gateway.data_plane import DataParts, build_data_plane, segment_url
 from gateway.feed_switch import FeedSwitch
+from gateway.host_names import parse_host
 from gateway.http.admission import AdmissionLimits
 from gateway.http.app import build_app
+from gateway.http.browsers import AdminHosts
+from gateway.http.connection import ConnectionLimits
 from gateway.http.ports import AdminPorts
-from gateway.http.serve import ConnectionLimits, serve_http
+from gateway.http.serve import serve_http
 from gateway.http.turns import timed
 from gateway.leader_probe import LeaderProbe
 from gateway.listener import Listener, ListenerLimits
@@ -99,10 +103,15 @@ class Node:
     listener: Listener
     stop_http: trio.Event
     failures: Counter[str]  # of its tasks, by their names
+    draining: trio.Event
 
     def readiness(self) -> list[str]:
-        """Why this node cannot serve; empty when it can."""
-        return _doubts(self.feed)
+        """Why this node cannot serve, or should be sent nobody any more; empty when it can."""
+        return _reasons(self.feed, self.draining)
+
+    def drain(self) -> None:
+        """Tell whoever asks for readiness to go elsewhere, and serve on."""
+        self.draining.set()
 
     def stop(self) -> None:
         """Take no more connections; `start_node` returns when the live ones are seen off."""
@@ -138,6 +147,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             turns = SlowTurns(settings.slow_turn)
             loop_lag, cycles = LoopLag(turns), CycleCollector(settings.gc_interval)
             tasks = GuardedTasks(background)
+            draining = trio.Event()
             limits = TopicLimits(
                 settings.max_segments, settings.max_properties, settings.max_property_size, settings.max_partitions
             )
@@ -311,9 +321,10 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     segments=data.port,
                     garbage=garbage,
                     schemas=schemas,
-                    readiness=lambda: _doubts(feed),
+                    readiness=lambda: _reasons(feed, draining),
                     metrics=lambda: page_of(sources),
                     admission=AdmissionLimits(settings.http_concurrency, settings.max_body),
+                    hosts=_admin_hosts(settings, http_url),
                 )
             )
 
@@ -341,7 +352,14 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
             async with trio.open_nursery() as serving:
                 stop_http = trio.Event()
                 serving.start_soon(listener.serve, pulsar_sockets)
-                serving.start_soon(serve_http, timed(app, turns), http_sockets, _http_limits(settings), stop_http)
+                serving.start_soon(
+                    serve_http,
+                    timed(app, turns),
+                    http_sockets,
+                    _http_limits(settings),
+                    stop_http,
+                    counters.count_accept_error,
+                )
                 await _until_whole(feed, timeouts.patience)
                 # Before that it can lead nothing.
                 with trio.move_on_after(timeouts.patience):
@@ -366,6 +384,7 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
                     listener,
                     stop_http,
                     tasks.failures,
+                    draining,
                 )
                 if not stop_http.is_set():
                     serving.cancel_scope.cancel()
@@ -376,7 +395,21 @@ async def start_node(settings: Settings, store_url: str, *, alone: bool = False)
 
 
 def _http_limits(settings: Settings) -> ConnectionLimits:
-    return ConnectionLimits(stall_limit=settings.stall_limit, shutdown_grace=settings.shutdown_grace)
+    return ConnectionLimits(
+        stall_limit=settings.stall_limit,
+        shutdown_grace=settings.shutdown_grace,
+        answer_bytes=settings.outbox_total_limit,
+    )
+
+
+def _admin_hosts(settings: Settings, http_url: str) -> AdminHosts:
+    """Names that no stranger can make mean this server: those it was given, those it gives itself, its machine's."""
+    own = (settings.http.host, urlsplit(http_url).hostname or "", socket.gethostname())
+    names = list(settings.admin_hosts or ())
+    for host in own:
+        with suppress(ValueError):  # empty for all interfaces, and a machine may be called anything
+            names.append(parse_host(host))
+    return AdminHosts.of(names)
 
 
 def _listener(
@@ -439,6 +472,10 @@ async def _until_whole(feed: ChangeFeed, limit: float) -> None:
         await feed.wait_whole()
         return
     log.warning("serving without the whole store: %s", "; ".join(_doubts(feed)))
+
+
+def _reasons(feed: ChangeFeed, draining: trio.Event) -> list[str]:
+    return [*(("draining: the server is about to stop",) if draining.is_set() else ()), *_doubts(feed)]
 
 
 def _doubts(feed: ChangeFeed) -> list[str]:

@@ -34,17 +34,19 @@ async def _serve_until_signalled(settings: Settings, store_url: str, embedded: E
     with unwrapped(), trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             starting = trio.CancelScope()
-            serving, signalled = trio.Event(), trio.Event()
+            serving, signalled, hurried = trio.Event(), trio.Event(), trio.Event()
 
-            async def wait_for_signal() -> None:
+            async def take_signals() -> None:
                 async for number in signals:
                     log.info("stopping on %s", signal.Signals(number).name)
+                    # Whoever presses Ctrl-C waits for the end; a second signal is from somebody who does by now.
+                    if number == signal.SIGINT or signalled.is_set():
+                        hurried.set()
                     signalled.set()
                     if not serving.is_set():
                         starting.cancel()
-                    return
 
-            nursery.start_soon(wait_for_signal)
+            nursery.start_soon(take_signals)
             if embedded is not None:
                 nursery.start_soon(_keep_running, embedded)
             with starting:
@@ -53,6 +55,9 @@ async def _serve_until_signalled(settings: Settings, store_url: str, embedded: E
                     _spare_garbage_collection()
                     print(f"ready {node.pulsar_url} {node.http_url}", flush=True)
                     await signalled.wait()
+                    node.drain()
+                    with trio.move_on_after(settings.drain_delay):
+                        await hurried.wait()
                     node.stop()
             nursery.cancel_scope.cancel()
     return 0

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from gateway.host_names import parse_host
 from gateway.logs import redact_url
 from gateway.quantities import HostPort, parse_duration, parse_size, show_duration, show_size
 
 EMBEDDED = "embedded"
+ANY_HOST = "*"
 STORE_SCHEMES = (
     "redis",
     "rediss",
@@ -94,6 +96,10 @@ def url(*schemes: str) -> Kind:
     return Kind("URL", " or ".join(f"{scheme}://HOST:PORT" for scheme in schemes), parse, conceal=redact_url)
 
 
+def _parse_hosts(text: str) -> tuple[str, ...]:
+    return tuple(host if host == ANY_HOST else parse_host(host) for host in map(str.strip, text.split(",")))
+
+
 def _parse_store(text: str) -> str:
     # Only the scheme is judged here; what else a store URL may hold, its connection code knows.
     scheme, separator, rest = text.partition("://")
@@ -127,6 +133,13 @@ _SWITCH_WORDS = {
     **dict.fromkeys(("false", "no", "off", "0"), False),
 }
 ADDRESS = Kind("HOST:PORT", "HOST:PORT, with port 0 for any free port and IPv6 in [brackets]", HostPort.parse)
+HOSTS = Kind(
+    "HOST,…",
+    "names or addresses of hosts with commas between them, or * for any",
+    _parse_hosts,
+    ",".join,
+    toml_type=list,
+)
 FILE = Kind("FILE", "the path of a file", _parse_path, _show_path)
 DIRECTORY = Kind("DIR", "the path of a directory", _parse_path, _show_path)
 SWITCH = Kind("BOOL", "true or false", _parse_switch, lambda on: "true" if on else "false", toml_type=bool)

@@ -76,6 +76,8 @@ class Setting:
             return value
         if type(value) is int and self.kind.toml_type is int:
             return self.parse(str(value), origin)
+        if type(value) is list and self.kind.toml_type is list and all(type(part) is str for part in value):
+            return self.parse(",".join(value), origin)
         raise self.refusal(self.kind.conceal(str(value)), origin)
 
     def refusal(self, shown: str, origin: str) -> SettingsError:
@@ -117,6 +119,14 @@ class Settings:
         ADDRESSES,
         "The URL under which others reach this node's admin API.",
         unset="derived from http",
+    )
+    admin_hosts: tuple[str, ...] | None = _row(
+        kinds.HOSTS,
+        None,
+        ADDRESSES,
+        "Further names under which the admin API may be asked for, and whose pages may use it; * lets pages of any site"
+        " use it that is open in the browser of somebody who reaches it.",
+        unset="addresses, localhost, and the hosts of http, advertise_http and this machine",
     )
 
     store: str = _row(
@@ -191,6 +201,13 @@ class Settings:
         "5s",
         CONNECTIONS,
         "How long open connections may finish when the server stops.",
+    )
+    drain_delay: float = _row(
+        kinds.duration("0ms", "1h"),
+        "0ms",
+        CONNECTIONS,
+        "How long everything goes on after SIGTERM with /readyz at 503, so that load balancers look elsewhere before"
+        " the ports close.",
     )
     outbox_limit: int = _row(
         kinds.size("16KB", "1GB"),

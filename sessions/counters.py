@@ -37,5 +37,8 @@ class Counters:
     errors: int = 0
     closes: dict[CloseReason, int] = field(default_factory=lambda: dict.fromkeys(CloseReason, 0))
 
+    def count_accept_error(self) -> None:
+        self.accept_errors += 1
+
     def count_bad_frame(self, kind: str) -> None:
         self.bad_frames[kind] = self.bad_frames.get(kind, 0) + 1

@@ -1,20 +1,24 @@
 """What every request passes before it is worked on: its body read within bounds, then its turn.
 
 A request costs about a millisecond of the loop that also pushes layouts to clients, so only a few are worked on at the
-same time and the rest wait. Bodies are read before that, because a slow sender must not hold one of the few places.
+same time and the rest wait. Bodies are read before that, because a slow sender must hold neither one of the few places
+nor one of those that wait for them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
 from litestar.enums import ScopeType
-from litestar.types import ASGIApp, HTTPReceiveMessage, Message, Receive, Scope, Send
+from litestar.types import ASGIApp, HTTPReceiveMessage, HTTPScope, Message, Receive, Scope, Send
 
 from gateway.http.refusals import BodyTooLarge, Overloaded, RequestError, SlowBody, send_refusal
+from gateway.http.shares import Share, Shares
 
-# Asked by those who watch over the node, who must get an answer above all when it is busy.
+# Asked by those who watch over the node, who must get an answer above all when it is busy, and under whichever name
+# they have for it. They change nothing, and tell nothing that is worth a page's trouble.
 UNLIMITED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 # Of an oversize body so many times the bound is read and dropped: who is cut off in the middle of sending sees a
 # broken connection instead of the answer.
@@ -23,13 +27,18 @@ DISCARDED_BOUNDS = 16
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """Sizes in bytes, times in seconds."""
+    """Sizes in bytes, times in seconds. `all_bodies` bounds what is kept of bodies until their requests are done."""
 
     concurrency: int = 8
     max_body: int = 1 << 20
     waiting: int = 256
     body_timeout: float = 10.0
     request_timeout: float = 30.0
+    all_bodies: int = 64 << 20
+
+
+# Raises a RequestError for a request with this body that is not to be worked on at all.
+Screen = Callable[[HTTPScope, bytes], None]
 
 
 class _Gone(Exception):
@@ -37,45 +46,57 @@ class _Gone(Exception):
 
 
 class Admission:
-    def __init__(self, app: ASGIApp, limits: AdmissionLimits) -> None:
+    def __init__(self, app: ASGIApp, limits: AdmissionLimits, screen: Screen = lambda _scope, _body: None) -> None:
         self._app = app
+        self._screen = screen
         self._limits = limits
         self._turn = trio.CapacityLimiter(limits.concurrency)
-        self._inside = 0
+        self._bodies = Shares(limits.all_bodies)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of bodies whose requests are not done."""
+        return self._bodies.used
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == ScopeType.WEBSOCKET:
             await send({"type": "websocket.close", "code": 1000, "reason": "no web sockets here"})
             return
-        limited = scope["path"] not in UNLIMITED_PATHS
-        if limited and self._inside >= self._limits.concurrency + self._limits.waiting:
-            await self._turn_away(receive, send)
-            return
-        self._inside += limited
         try:
-            body = await self._read_body(receive, keep=True)
-            if limited:
-                async with self._turn:
-                    await self._work(scope, _replay(body, receive), send)
+            if scope["path"] in UNLIMITED_PATHS:
+                await self._read_body(receive, None)
+                await self._work(scope, _replay(b"", receive), send)
             else:
-                await self._work(scope, _replay(body, receive), send)
+                await self._work_in_turn(scope, receive, send)
         except _Gone:
             pass
         except RequestError as error:
-            await _refuse_unread(receive, send, error)
-        finally:
-            self._inside -= limited
+            await send_refusal(send, error)
 
-    async def _turn_away(self, receive: Receive, send: Send) -> None:
-        try:
-            await self._read_body(receive, keep=False)
-        except _Gone:
-            return
-        except RequestError:
-            pass  # being turned away is what it has to know first
-        await _refuse_unread(receive, send, Overloaded("Too many requests are waiting: try again later."))
+    async def _work_in_turn(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        patience = trio.CancelScope()
+        with self._bodies.open(patience.cancel) as share:
+            has_turn = False
+            try:
+                with patience:
+                    body = await self._read_body(receive, share)
+                    self._screen(scope, body)
+                    if not self._turn.available_tokens and self._waiting() >= self._limits.waiting:
+                        raise Overloaded("Too many requests are waiting: try again later.")
+                    await self._turn.acquire()
+                    has_turn = share.pinned = True
+                if not has_turn:
+                    raise Overloaded("Too many large requests are on their way at the same time: try again later.")
+                await self._work(scope, _replay(body, receive), send)
+            finally:
+                if has_turn:
+                    self._turn.release()
 
-    async def _read_body(self, receive: Receive, *, keep: bool) -> bytes:
+    def _waiting(self) -> int:
+        return self._turn.statistics().tasks_waiting
+
+    async def _read_body(self, receive: Receive, share: Share | None) -> bytes:
+        """The body, kept in this share; without one it is read and dropped."""
         limit = self._limits.max_body
         kept, size, more = bytearray(), 0, True
         with trio.move_on_after(self._limits.body_timeout):
@@ -84,8 +105,9 @@ class Admission:
                 if message["type"] != "http.request":
                     raise _Gone
                 size += len(message["body"])
-                if keep and size <= limit:
+                if share is not None and size <= limit:
                     kept += message["body"]
+                    self._bodies.grow(share, len(message["body"]))
                 more = message["more_body"]
         if size > limit:
             raise BodyTooLarge(f"The body of a request may have {limit} bytes: send less.")
@@ -122,20 +144,3 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return await receive()  # type: ignore[return-value]  # web sockets do not get here
 
     return replay
-
-
-async def _refuse_unread(receive: Receive, send: Send, error: RequestError) -> None:
-    """Answer while the body is still coming.
-
-    The server hands the body over through a bounded queue and, to finish an answer, puts one more message into it:
-    unless somebody goes on taking, both wait for ever.
-    """
-
-    async def drop() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(drop)
-        await send_refusal(send, error)
-        nursery.cancel_scope.cancel()

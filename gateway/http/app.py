@@ -82,7 +82,7 @@ def build_app(ports: AdminPorts) -> ASGIApp:
         scope["state"] = {_PORTS: ports}
         await app(scope, receive, send)
 
-    return Admission(RawPathRouting(with_ports), ports.admission)
+    return Admission(RawPathRouting(with_ports), ports.admission, ports.hosts.check)
 
 
 @cache

@@ -16,6 +16,7 @@ from controller.seeking import Access
 from controller.segment_port import SegmentPort
 from controller.transitions import Transitions
 from gateway.http.admission import AdmissionLimits
+from gateway.http.browsers import AdminHosts
 from metadata.leadership import Leaderships
 from metadata.peers import Peers
 from metadata.registrations import Registrations
@@ -41,6 +42,7 @@ class AdminPorts:
     readiness: Callable[[], list[str]]
     metrics: Callable[[], bytes]
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)
+    hosts: AdminHosts = field(default_factory=AdminHosts)
     cluster: str = "standalone"
 
     @property

@@ -65,6 +65,24 @@ class BodyTooLarge(RequestError):
     http_status = 413
 
 
+class NotJson(RequestError):
+    """A body that is not called JSON, as one that a page of another site may send unasked."""
+
+    http_status = 415
+
+
+class UnknownHost(RequestError):
+    """Asked for under a name that is none of this server's."""
+
+    http_status = 421
+
+
+class ForeignOrigin(RequestError):
+    """Sent by a page of a site that has no business here."""
+
+    http_status = 403
+
+
 class Overloaded(RequestError):
     """More requests than the node works on at the same time, or one that took too long."""
 

@@ -9,105 +9,24 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import trio
-from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
-from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ASGIFramework, ConnectionState, LifespanState
-from litestar.types import ASGIApp, Receive, Scope, Send
+from litestar.types import ASGIApp
+
+from gateway.accepting import accept_connections
+from gateway.binding import close_all
+from gateway.http.connection import ConnectionLimits, HttpConnection
+from gateway.http.shares import Shares
+from gateway.seldom import SeldomLine
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """Times in seconds. `keep_alive` also bounds how long the head of a request may take to arrive."""
-
-    max_connections: int = 512
-    keep_alive: float = 30.0
-    stall_limit: float = 30.0
-    shutdown_grace: float = 5.0
-
-
-class _Connection:
-    """One client: what Hypercorn needs of its stream, and the rules about time that Hypercorn does not keep."""
-
-    def __init__(self, stream: trio.SocketStream, app: ASGIApp, limits: ConnectionLimits) -> None:
-        self._stream = stream
-        self._app = app
-        self._limits = limits
-        self._scope = trio.CancelScope()
-        self._running = 0
-        self._idle_since = trio.current_time()
-        self._client_is_done = False
-        self.socket = stream.socket
-        self.send_eof = stream.send_eof
-        self.aclose = stream.aclose
-
-    async def run(self, config: Config, context: WorkerContext) -> None:
-        app = ASGIWrapper(cast(ASGIFramework, self._handle))
-        state = ConnectionState(LifespanState({}))
-        with self._scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._end_when_idle)
-                # It wants a `SocketStream`, and uses no more of it than this class has.
-                handler = TCPServer(app, config, context, state, self)  # type: ignore[arg-type]
-                try:
-                    await handler.run()
-                finally:
-                    # It and its protocol hold each other, and with them the last request and its answer.
-                    vars(handler).clear()
-                self._scope.cancel()
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        try:
-            data = await self._stream.receive_some(max_bytes)
-        except trio.BrokenResourceError:
-            data = b""
-        if not data:
-            self._client_is_done = True
-            # One turn for a request that came right before the end and has not been taken up yet.
-            await trio.lowlevel.checkpoint()
-            self._end_if_nobody_waits()
-        return data
-
-    async def send_all(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            # In pieces, so that the limit is on standing still and not on being slow.
-            piece, view = view[:65_536], view[65_536:]
-            with trio.move_on_after(self._limits.stall_limit) as patience:
-                await self._stream.send_all(piece)
-            if patience.cancelled_caught:
-                raise trio.BrokenResourceError
-
-    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._running += 1
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._running -= 1
-            self._idle_since = trio.current_time()
-            self._end_if_nobody_waits()
-
-    def _end_if_nobody_waits(self) -> None:
-        """Hypercorn would keep a connection that the client has closed until its idle timer fires."""
-        if self._client_is_done and not self._running:
-            self._scope.cancel()
-
-    async def _end_when_idle(self) -> None:
-        """Hypercorn's own timer stands still once somebody has begun to speak HTTP/2."""
-        limit = self._limits.keep_alive
-        while True:
-            await trio.sleep(limit)
-            if not self._running and trio.current_time() >= self._idle_since + limit:
-                self._scope.cancel()
+# Requests of one connection over HTTP/2 at the same time; each may hold a body and an answer.
+_STREAMS: Final = 16
 
 
 class _Connections:
@@ -118,28 +37,39 @@ class _Connections:
         self._limits = limits
         self._config = _configuration(limits)
         self._context = WorkerContext(None)
-        self._open: set[trio.SocketStream] = set()
+        self._answers = Shares(limits.answer_bytes)
+        self._open: set[HttpConnection] = set()
         self._empty = trio.Event()
-        self._refusing = False
+        self._crowded = SeldomLine(log, logging.WARNING)
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        if len(self._open) >= self._limits.max_connections:
-            if not self._refusing:
-                log.warning("refusing further HTTP connections: %d are open", len(self._open))
-            self._refusing = True
+        if len(self._open) >= self._limits.max_connections and not self._make_room():
+            self._crowded.say(f"refusing HTTP connections: {len(self._open)} are open, and all are being answered")
             stream.socket.close()
             return
-        self._refusing = False
-        self._open.add(stream)
+        connection = HttpConnection(stream, self._app, self._limits, self._answers)
+        self._open.add(connection)
         try:
-            await _Connection(stream, self._app, self._limits).run(self._config, self._context)
+            await connection.run(self._config, self._context)
         except Exception:
             log.exception("an HTTP connection failed")
         finally:
-            self._open.discard(stream)
+            self._open.discard(connection)
             stream.socket.close()
             if not self._open:
                 self._empty.set()
+
+    def _make_room(self) -> bool:
+        """Close the connection whose client has for longest not done what it is waited for: to send a whole request, or
+        to take some of an answer. Whoever holds all places by being slow would shut everybody out."""
+        waiting = [connection for connection in self._open if not connection.ours]
+        if not waiting:
+            return False
+        longest = min(waiting, key=lambda connection: connection.moved_at)
+        self._crowded.say(f"closing the HTTP connections that wait for longest: {len(self._open)} are open")
+        self._open.discard(longest)
+        longest.cut()
+        return True
 
     async def finish(self) -> None:
         """Let running requests finish, within the grace; idle connections close at once."""
@@ -151,29 +81,42 @@ class _Connections:
 
     def cut(self) -> None:
         """Close what is still open. Not a cancellation, which a shielded send would not notice."""
-        for stream in self._open:
-            stream.socket.close()
+        for connection in self._open:
+            connection.cut()
 
 
 async def serve_http(
-    app: ASGIApp, listening: Sequence[socket.socket], limits: ConnectionLimits, stop: trio.Event
+    app: ASGIApp,
+    listening: Sequence[socket.socket],
+    limits: ConnectionLimits,
+    stop: trio.Event,
+    on_accept_error: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve on these sockets until `stop` is set and what was running then is done or cut. Closes the sockets."""
     connections = _Connections(app, limits)
-    listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in listening]
-    async with trio.open_nursery() as handlers:
-        try:
-            async with trio.open_nursery() as accepting:
-                accept: Callable[[], Awaitable[None]] = partial(
-                    trio.serve_listeners, connections.serve, listeners, handler_nursery=handlers
-                )
-                accepting.start_soon(accept)
-                await stop.wait()
-                accepting.cancel_scope.cancel()
-            await connections.finish()
-        finally:
-            connections.cut()
-            handlers.cancel_scope.cancel()
+    try:
+        async with trio.open_nursery() as handlers:
+
+            def welcome(sock: socket.socket, _: tuple[Any, ...]) -> None:
+                stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+                handlers.start_soon(connections.serve, stream)
+
+            async def accept(sock: socket.socket) -> None:
+                await accept_connections(sock, welcome, port="HTTP", on_error=on_accept_error)
+
+            try:
+                async with trio.open_nursery() as accepting:
+                    for sock in listening:
+                        accepting.start_soon(accept, sock)
+                    await stop.wait()
+                    accepting.cancel_scope.cancel()
+                close_all(listening)
+                await connections.finish()
+            finally:
+                connections.cut()
+                handlers.cancel_scope.cancel()
+    finally:
+        close_all(listening)
 
 
 def _configuration(limits: ConnectionLimits) -> Config:
@@ -182,4 +125,5 @@ def _configuration(limits: ConnectionLimits) -> Config:
     config.errorlog = log
     config.include_server_header = False
     config.keep_alive_timeout = limits.keep_alive
+    config.h2_max_concurrent_streams = _STREAMS
     return config

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
+import httpx
 import pytest
 
 from protocol.client import requests
@@ -55,6 +57,20 @@ async def test_flags_beat_the_environment_and_that_beats_the_file(tmp_path: Path
     assert rows["advertise"] == (advertised, "environment VELA_ADVERTISE")
     assert rows["max_segments"] == ("3", f"file {file}")
     assert rows["stall_limit"] == ("30s", "default")
+
+
+def test_admin_api_answers_to_the_names_of_its_settings_only(tmp_path: Path, port: int) -> None:
+    flags = ("--admin-hosts", "door.example, other.example", "--advertise-http", "http://front.example:80")
+    with VelaServer.start(tmp_path, "--http", f"{HOST}:{port}", *flags):
+
+        def status(name: str, path: str = SCALABLE) -> int:
+            with httpx.Client(trust_env=False, verify=False, timeout=30) as client:
+                return client.get(f"http://{HOST}:{port}{path}", headers={"host": name}).status_code
+
+        for name in (HOST, "localhost", "door.example:443", "other.example", "front.example", socket.gethostname()):
+            assert status(name) == 200, name
+        assert status("evil.example") == 421
+        assert status("evil.example", "/readyz") == 200
 
 
 async def test_json_log_is_one_object_per_line_whatever_happens(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_every_setting_can_be_given_in_every_way(row: object, tmp_path: Path) ->
     unset = {
         "advertise": "pulsar://broker:6650",
         "advertise_http": "https://broker:443",
+        "admin_hosts": "vela.example,::1,*",
         "record": "./trace",
         "record_anonymise_key": "/etc/vela/key",
     }
@@ -161,12 +162,22 @@ def test_a_bad_value_is_refused_with_its_key_its_origin_and_what_is_allowed(name
     assert f"(from flag --{name.replace('_', '-')})" in flag
 
 
+def test_hosts_may_be_a_list_in_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path / "vela.toml", 'admin_hosts = ["Vela.Example.", "[::1]"]')
+    assert load({}, {}, file).admin_hosts == ("vela.example", "::1")
+
+
+@pytest.mark.parametrize("value", ["", ",", "a b", "http://a", "a:80", "a/b", "*.example", "[::1", "1::2::3", "ü"])
+def test_what_is_no_list_of_hosts_is_refused(value: str) -> None:
+    assert "admin_hosts cannot be" in refusal({"admin_hosts": value}, {})
+
+
 def test_an_unknown_key_is_refused_with_the_likely_one(tmp_path: Path) -> None:
     file = write(tmp_path / "vela.toml", 'probe_intervall = "3s"')
     assert refusal({}, {}, file) == f'Unknown key "probe_intervall" in file {file}: did you mean probe_interval?'
     file = write(tmp_path / "vela.toml", "[server]\nx = 1")
     assert refusal({}, {}, file).startswith(
-        f'Unknown key "server" in file {file}: the keys are ack_replicas, advertise, '
+        f'Unknown key "server" in file {file}: the keys are ack_replicas, admin_hosts, '
     )
 
 

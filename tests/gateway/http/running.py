@@ -22,8 +22,9 @@ from controller.transitions import TopicLimits, Transitions
 from gateway.binding import open_sockets
 from gateway.http.admission import AdmissionLimits
 from gateway.http.app import build_app
+from gateway.http.connection import ConnectionLimits
 from gateway.http.ports import AdminPorts
-from gateway.http.serve import ConnectionLimits, serve_http
+from gateway.http.serve import serve_http
 from gateway.quantities import HostPort
 from metadata.lanes import Timeouts
 from metadata.leadership import Leaderships

@@ -1,11 +1,10 @@
 """Bodies, turns and patience, over real connections and without the rest of the API."""
 
-from typing import cast
+from contextlib import AsyncExitStack
 
 import httpx
 import trio
-import trio.testing
-from litestar.types import HTTPReceiveMessage, Message, Receive, Scope, Send
+from litestar.types import Receive, Scope, Send
 
 from gateway.http.admission import DISCARDED_BOUNDS, Admission, AdmissionLimits
 from gateway.quantities import HostPort
@@ -119,38 +118,47 @@ async def test_endless_body_is_cut_and_leaves_nothing_behind() -> None:
     assert echo.done == 1
 
 
-async def test_answer_comes_through_while_the_body_fills_the_queue() -> None:
-    """As the server does it: the body comes through a bounded queue, and the end of an answer goes into it as well."""
-    put, take = trio.open_memory_channel[HTTPReceiveMessage](2)
-    statuses: list[int] = []
-
-    async def body() -> None:
-        for _ in range(10):
-            await put.send({"type": "http.request", "body": b"x" * 100, "more_body": True})
-
-    async def send(message: Message) -> None:
-        await trio.testing.wait_all_tasks_blocked()
-        if message["type"] == "http.response.start":
-            statuses.append(message["status"])
-        else:
-            await put.send({"type": "http.disconnect"})
-
-    admission = Admission(Echo(), AdmissionLimits(max_body=1))
-    scope = cast(Scope, {"type": "http", "path": "/", "headers": []})
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(body)
-            await admission(scope, take.receive, send)
-            nursery.cancel_scope.cancel()
-    assert statuses == [413]
-
-
 async def test_body_that_trickles_is_given_up() -> None:
     limits = AdmissionLimits(body_timeout=0.2)
     async with served(Admission(Echo(), limits)) as address:
         answer = await raw_exchange(address, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert b'{"reason":' in answer
+
+
+async def test_bodies_that_trickle_keep_nobody_out() -> None:
+    limits = AdmissionLimits(concurrency=1, waiting=0, body_timeout=600)
+    async with served(Admission(Echo(), limits)) as address, client_of(address) as client, AsyncExitStack() as slow:
+        for _ in range(5):
+            stream = await slow.enter_async_context(await trio.open_tcp_stream(address.host, address.port))
+            await stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n")
+            # By then its body is waited for.
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 100 ")
+            await stream.send_all(b"abc")
+        assert (await client.post("/", content=b"mine")).content == b"mine"
+
+
+async def test_body_that_is_kept_for_longest_gives_way_when_all_bodies_together_are_too_large() -> None:
+    limits = AdmissionLimits(body_timeout=600, max_body=1_000_000, all_bodies=1_000_000)
+    admission = Admission(Echo(), limits)
+    async with (
+        served(admission) as address,
+        client_of(address) as client,
+        await trio.open_tcp_stream(address.host, address.port) as slow,
+    ):
+        await slow.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n" + b"x" * 800_000)
+        await eventually(lambda: admission.kept_bytes == 800_000)
+        # Less than the other holds, and not for as long.
+        assert (await client.post("/", content=b"y" * 400_000)).content == b"y" * 400_000
+        answer = b"".join([part async for part in slow])
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"at the same time" in answer
+        assert admission.kept_bytes == 0
+
+
+async def test_bodies_for_health_checks_are_not_kept() -> None:
+    async with served(Admission(Echo(), AdmissionLimits())) as address, client_of(address) as client:
+        assert (await client.request("GET", "/healthz", content=b"x" * 1_000)).content == b""
 
 
 async def test_client_that_leaves_in_the_middle_of_its_body_is_forgotten() -> None:

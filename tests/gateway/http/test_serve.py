@@ -2,12 +2,15 @@
 
 import logging
 
+import h2.connection
 import httpx
 import pytest
 import trio
 from litestar.types import Receive, Scope, Send
 
-from gateway.http.serve import ConnectionLimits
+from gateway.http.admission import Admission, AdmissionLimits
+from gateway.http.connection import ConnectionLimits
+from gateway.quantities import HostPort
 from tests.gateway.http.running import raw_exchange, served
 from tests.support.waiting import eventually
 
@@ -142,20 +145,136 @@ async def test_slow_reader_gets_everything() -> None:
     assert size == 8_000_000
 
 
-async def test_connections_past_the_limit_are_closed() -> None:
-    async with served(hello, limits=ConnectionLimits(max_connections=2)) as address:
-        streams = [await trio.open_tcp_stream(address.host, address.port) for _ in range(2)]
-        for stream in streams:
-            await stream.send_all(GET)
-            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
-        assert await raw_exchange(address, GET) == b""
-        await streams[0].aclose()
+async def whole_answer(stream: trio.SocketStream) -> None:
+    received = b""
+    while not received.endswith(b"0\r\n\r\n"):
+        part = await stream.receive_some()
+        assert part
+        received += part
 
-        async def has_room() -> bool:
-            return (await raw_exchange(address, LAST_GET)).startswith(b"HTTP/1.1 200")
 
-        await eventually(has_room)
-        await streams[1].aclose()
+async def test_connection_past_the_limit_takes_the_place_of_the_one_that_waits_for_longest() -> None:
+    async with (
+        served(hello, limits=ConnectionLimits(max_connections=2)) as address,
+        await trio.open_tcp_stream(address.host, address.port) as silent,
+        await trio.open_tcp_stream(address.host, address.port) as speaking,
+    ):
+        await speaking.send_all(GET)
+        await whole_answer(speaking)
+        assert (await raw_exchange(address, LAST_GET)).startswith(b"HTTP/1.1 200")
+        assert await silent.receive_some() == b""
+        await speaking.send_all(GET)
+        await whole_answer(speaking)
+
+
+async def test_connection_past_the_limit_is_closed_while_all_others_are_worked_for() -> None:
+    started, release = trio.Event(), trio.Event()
+
+    async def held(_: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        started.set()
+        await release.wait()
+        await answer(send, b"late")
+
+    async with (
+        served(held, limits=ConnectionLimits(max_connections=1)) as address,
+        await trio.open_tcp_stream(address.host, address.port) as first,
+    ):
+        await first.send_all(LAST_GET)
+        await started.wait()
+        assert await raw_exchange(address, b"") == b""
+        release.set()
+        assert b"late" in b"".join([part async for part in first])
+
+
+async def not_reading(address: HostPort, request: bytes) -> trio.SocketStream:
+    sock = trio.socket.socket()
+    # As little as the kernel allows for.
+    sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
+    await sock.connect((address.host, address.port))
+    stream = trio.SocketStream(sock)
+    await stream.send_all(request)
+    # It has been answered by then.
+    assert await stream.receive_some(1) == b"H"
+    return stream
+
+
+async def test_clients_that_do_not_read_their_answers_hold_no_place() -> None:
+    async def large_but_for_one(scope: Scope, _: Receive, send: Send) -> None:
+        await answer(send, b"small" if scope["path"] == "/small" else LARGE)
+
+    app = Admission(large_but_for_one, AdmissionLimits(concurrency=1, waiting=0))
+    limits = ConnectionLimits(stall_limit=600, shutdown_grace=0)
+    with trio.fail_after(60):
+        async with served(app, limits=limits) as address, httpx.AsyncClient(timeout=None) as client:
+            streams = [await not_reading(address, GET) for _ in range(12)]
+            assert (await client.get(f"http://{address}/small")).text == "small"
+            for stream in streams:
+                await stream.aclose()
+
+
+async def test_answers_that_wait_for_longest_give_way_when_all_together_are_too_large() -> None:
+    async def of_size(scope: Scope, _: Receive, send: Send) -> None:
+        await answer(send, LARGE[: int(scope["path"].removeprefix("/"))])
+
+    def get(size: int) -> bytes:
+        return b"GET /%d HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % size
+
+    async def rest_of(stream: trio.SocketStream) -> int:
+        size = 1
+        try:
+            async with stream:
+                async for part in stream:
+                    size += len(part)
+        except trio.BrokenResourceError:
+            pass
+        return size
+
+    limits = ConnectionLimits(stall_limit=600, answer_bytes=50_000_000)
+    with trio.fail_after(60):
+        async with served(of_size, limits=limits) as address:
+            greedy = await not_reading(address, get(32_000_000))
+            modest = await not_reading(address, get(8_000_000))
+            newest = await not_reading(address, get(16_000_000))
+            assert await rest_of(greedy) < 32_000_000
+            assert await rest_of(modest) > 8_000_000
+            assert await rest_of(newest) > 16_000_000
+
+
+async def test_client_whose_window_stays_shut_is_given_up() -> None:
+    """Over HTTP/2, where no send of the server stands still meanwhile."""
+
+    async def large(_: Scope, __: Receive, send: Send) -> None:
+        await answer(send, LARGE[:1_000_000])
+
+    client = h2.connection.H2Connection()
+    client.initiate_connection()
+    client.send_headers(
+        1, [(":method", "GET"), (":path", "/"), (":scheme", "http"), (":authority", "x")], end_stream=True
+    )
+    with trio.fail_after(30):
+        async with (
+            served(large, limits=ConnectionLimits(stall_limit=0.2, keep_alive=600)) as address,
+            await trio.open_tcp_stream(address.host, address.port) as stream,
+        ):
+            await stream.send_all(client.data_to_send())
+            size = sum([len(part) async for part in stream])
+    assert 65_535 <= size < 1_000_000
+
+
+async def test_answer_comes_through_although_the_body_is_not_taken() -> None:
+    """Hypercorn's queue for the body is full by then, and it puts the end of the answer into it."""
+
+    async def not_taking(_: Scope, __: Receive, send: Send) -> None:
+        # Each piece of the body takes a turn to be queued, and there is room for ten.
+        for _turn in range(100):
+            await trio.lowlevel.checkpoint()
+        await answer(send, b"hello")
+
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with trio.fail_after(30):
+        async with served(not_taking, limits=ConnectionLimits(stall_limit=600, keep_alive=600)) as address:
+            assert b"hello" in await raw_exchange(address, head + b"1\r\nx\r\n" * 50)
 
 
 async def test_client_that_is_done_sending_still_gets_its_answer() -> None:

@@ -50,11 +50,6 @@ async def test_body_without_properties_may_be_anything_empty(api: Api, body: byt
     assert (record["properties"], len(record["segments"])) == ({}, 1)
 
 
-async def test_body_needs_no_content_type(api: Api) -> None:
-    response = await api.client.request("PUT", f"{SCALABLE}/t", content=b'{"a":"b"}')
-    assert response.status_code == 204
-
-
 async def test_second_create_is_a_conflict(api: Api) -> None:
     await api.call("PUT", f"{SCALABLE}/t")
     response = await api.call("PUT", f"{SCALABLE}/t")
