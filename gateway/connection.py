@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import logging
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import trio
 
 from gateway.keepalive import Roster
 from protocol.framing import FRAME_PADDING, BadFrame, FrameDecoder
+from sessions.budgets import Budget, burden
 from sessions.counters import CloseReason, Counters
 from sessions.dialogue import PING, Dialogue, State, Terms
 from sessions.errors import Violation
@@ -25,6 +26,10 @@ log = logging.getLogger(__name__)
 HANDSHAKE_FRAME_LIMIT = 16 * 1024
 # Frames handled before other tasks run: a full buffer of PINGs would take tens of milliseconds.
 FRAMES_PER_TURN = 64
+# Bytes of a frame that count as progress: who sends it byte by byte is as good as one who has stopped.
+PROGRESS = 64 * 1024
+# Bytes of all frames that have arrived in part, unless the settings say otherwise.
+RECEIVE_TOTAL = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,8 @@ class Service:
     """What all connections of a listener share.
 
     `nursery` runs their readers and writers. `buffer` is where every one of them receives: reading and cutting
-    into frames are one step without an await, so nobody else's bytes can get in between.
+    into frames are one step without an await, so nobody else's bytes can get in between. `unfinished` counts what has
+    arrived of frames whose rest has not.
     """
 
     nursery: trio.Nursery
@@ -44,6 +50,31 @@ class Service:
     roster: Roster
     buffer: memoryview
     opens_per_second: float = 10_000
+    unfinished: Budget[UnfinishedFrame] = field(default_factory=lambda: Budget(RECEIVE_TOTAL))
+
+
+class UnfinishedFrame:
+    """What a connection has sent of a frame, until the rest comes."""
+
+    __slots__ = ("_connection", "_counted", "_held", "_moved_at")
+
+    def __init__(self, connection: Connection, now: float) -> None:
+        self._connection = connection
+        self._held = self._counted = 0
+        self._moved_at = now
+
+    def grow(self, held: int, now: float) -> None:
+        self._held = held
+        if held - self._counted >= PROGRESS:
+            self._counted = held
+            self._moved_at = now
+
+    def burden(self, now: float) -> float:
+        # While it is we who do not read, its peer cannot move on.
+        return 0.0 if self._connection.is_paused else burden(self._held, self._moved_at, now)
+
+    def give_up(self) -> None:
+        self._connection.give_up_unfinished()
 
 
 class Connection:
@@ -59,6 +90,7 @@ class Connection:
         "_service",
         "_settled",
         "_sock",
+        "_unfinished",
         "address",
         "outbox",
     )
@@ -71,7 +103,8 @@ class Connection:
         self._dialogue: Dialogue[Any, Any, Any] = Dialogue(
             self.outbox, service.hubs, service.terms, service.counters, address
         )
-        self._decoder = FrameDecoder(HANDSHAKE_FRAME_LIMIT - FRAME_PADDING)
+        self._decoder = FrameDecoder(HANDSHAKE_FRAME_LIMIT - FRAME_PADDING, short_commands=True)
+        self._unfinished: UnfinishedFrame | None = None
         self._settled = False  # CONNECT was accepted
         self._awaiting_life = False  # nothing heard since our last PING
         self._paused = False  # not reading, because too many replies wait or too many watches were opened
@@ -140,6 +173,9 @@ class Connection:
             frames, bad = error.preceding, error
         if frames:
             self._awaiting_life = False
+        pending = self._decoder.pending
+        if pending or self._unfinished is not None:
+            self._note_unfinished(pending, is_another=bool(frames))
         dialogue, outbox = self._dialogue, self.outbox
         for count, frame in enumerate(frames, start=1):
             dialogue.receive(frame)
@@ -164,6 +200,44 @@ class Connection:
                 return
         if bad is not None:
             raise bad
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the peer is left unread, by our own decision."""
+        return self._paused
+
+    def give_up_unfinished(self) -> None:
+        """The node holds too much of unfinished frames, and of all of them this one has been the worst."""
+        log.warning(
+            "closing the connection from %s: it stopped in the middle of a frame, with %d bytes of it sent, and all "
+            "connections together are over receive_total_limit",
+            self._peer_name(),
+            self._decoder.pending,
+        )
+        self._drop_unfinished()
+        self.close(CloseReason.RECEIVE_OVERLOAD)
+
+    def _note_unfinished(self, pending: int, *, is_another: bool) -> None:
+        """So much of a frame has arrived; of another one than before if some were completed meanwhile."""
+        service = self._service
+        budget = service.unfinished
+        if self._unfinished is not None and (is_another or not pending):
+            budget.release(self._unfinished)
+            self._unfinished = None
+        if pending:
+            now = trio.current_time()
+            if self._unfinished is None:
+                self._unfinished = UnfinishedFrame(self, now)
+            self._unfinished.grow(pending, now)
+            budget.hold(self._unfinished, pending, now)
+        service.counters.receive_bytes = budget.total
+
+    def _drop_unfinished(self) -> None:
+        self._decoder.forget()
+        if self._unfinished is not None:
+            self._service.unfinished.release(self._unfinished)
+            self._service.counters.receive_bytes = self._service.unfinished.total
+            self._unfinished = None
 
     def _pace(self) -> float:
         """How long to leave the peer unread because of the watches it opened; a second's worth may come at once."""
@@ -195,6 +269,7 @@ class Connection:
     def _leave(self) -> None:
         self._service.roster.discard(self)
         self._service.counters.connections -= 1
+        self._drop_unfinished()
         try:
             self._dialogue.end()
         except Exception:

@@ -13,11 +13,12 @@ from typing import Any
 import trio
 
 from gateway.binding import close_all
-from gateway.connection import Connection, Service
+from gateway.connection import RECEIVE_TOTAL, Connection, Service
 from gateway.keepalive import Roster
 from protocol import replies
 from protocol.framing import encode
 from protocol.wire import pulsar_api_pb2 as api
+from sessions.budgets import Budget
 from sessions.counters import CloseReason, Counters
 from sessions.dialogue import Terms
 from sessions.hubs import Hubs
@@ -49,6 +50,7 @@ class ListenerLimits:
     handshake_timeout: float = 10.0
     keep_alive: float = 30.0
     shutdown_grace: float = 5.0
+    receive_total: int = RECEIVE_TOTAL
 
 
 class Listener:
@@ -84,6 +86,7 @@ class Listener:
                     self._roster,
                     memoryview(bytearray(RECEIVE_BUFFER)),
                     self._limits.opens_per_second,
+                    Budget(self._limits.receive_total),
                 )
                 connections.start_soon(self._roster.run)
                 async with trio.open_nursery() as accepting:

@@ -380,6 +380,7 @@ def _listener(
             handshake_timeout=settings.handshake_timeout,
             keep_alive=settings.keep_alive,
             shutdown_grace=settings.shutdown_grace,
+            receive_total=settings.receive_total_limit,
         ),
         OutboxLimits(
             stall_limit=settings.stall_limit,

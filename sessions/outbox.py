@@ -9,14 +9,13 @@ from dataclasses import dataclass
 import trio
 
 from sessions.backlog import Backlog, Source
+from sessions.budgets import burden, shed
 from sessions.counters import CloseReason, Counters
 
 log = logging.getLogger(__name__)
 
 # How many frames the writer sends before it lets other tasks run: 64 sends are a stall of 1 to 3 ms.
 FRAMES_PER_TURN = 64
-# In seconds: those that began to wait within so short a time are told apart by how much it is.
-_MOMENT = 0.1
 # The kernel takes no more than 1,024 buffers in one call.
 PARTS_PER_SEND = 512
 
@@ -266,14 +265,19 @@ class Outbox:
 
         Whoever reads may have most for a moment, with what it was just given.
         """
-        while self._counters.outbox_bytes > self._limits.total_bytes and self._slow:
-            now = trio.current_time()
-            max(self._slow, key=lambda outbox: outbox.burden(now)).close(CloseReason.OVERLOAD)
+        if self._is_over_total():
+            shed(self._slow, self._is_over_total, trio.current_time())
+
+    def _is_over_total(self) -> bool:
+        return self._counters.outbox_bytes > self._limits.total_bytes
+
+    def give_up(self) -> None:
+        self.close(CloseReason.OVERLOAD)
 
     def burden(self, now: float) -> float:
         """What the queue costs everybody: its bytes, times the seconds since the peer has taken any."""
         backlog = self._backlog
-        return 0.0 if backlog is None else backlog.size * (now - backlog.moved_at + _MOMENT)
+        return 0.0 if backlog is None else burden(backlog.size, backlog.moved_at, now)
 
     def _start_backlog(self) -> Backlog:
         self._backlog = backlog = Backlog(trio.current_time())
