@@ -372,6 +372,7 @@ def _listener(
             max_message_size=settings.max_message_size,
             max_watches=settings.max_watches_per_connection,
             max_filters=settings.max_filters,
+            max_filter_size=settings.max_property_size,
         ),
         ListenerLimits(
             max_connections=settings.max_connections,

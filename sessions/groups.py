@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from metadata.errors import StoreError
 from protocol.backoff import Backoff
 from protocol.names import NamespaceName
 from protocol.wire import pulsar_api_pb2 as api
+from sessions.bucket_sets import BucketSet
 from sessions.outbox import Outbox
 from sessions.readback import ReadBack
 from sessions.set_groups import SetGroup, SetWatch
@@ -78,10 +80,12 @@ class Group(SetGroup):
         self._path = keys.namespace_path(namespace)
         self.filters = filters
         self._around = around
-        self._unlisted = set(range(keys.BUCKETS))
-        self._listing: dict[int, set[str]] = {}  # buckets being listed, with the topics to read again afterwards
-        self._listed_at = [0] * keys.BUCKETS  # the read-back's moment when a listing was complete
-        self._again: set[int] = set()  # buckets that had a gap while they were listed
+        self._unlisted = BucketSet.whole()
+        self._listing = BucketSet()  # buckets being listed
+        self._doubtful: dict[int, set[str]] = {}  # by bucket that is being listed: topics to read again afterwards
+        # The read-back's moment when a listing was complete, by bucket: in the least room, as there may be many groups.
+        self._listed_at = array("q", bytes(8 * keys.BUCKETS))
+        self._again = BucketSet()  # buckets that had a gap while they were listed
         self.list_again(range(keys.BUCKETS))
 
     @property
@@ -130,7 +134,7 @@ class Group(SetGroup):
             return
         if bucket in self._listing:
             # The listing under way may be older or newer than this read: only a later read can tell.
-            self._listing[bucket].add(path)
+            self._doubtful.setdefault(bucket, set()).add(path)
         elif bucket not in self._unlisted:
             self.topics.update(bucket, name, incarnation)
             self._schedule()
@@ -144,7 +148,7 @@ class Group(SetGroup):
                 self._again.add(bucket)
             elif readback.trusted(bucket):
                 self._unlisted.discard(bucket)
-                self._listing[bucket] = set()
+                self._listing.add(bucket)
                 together.setdefault(readback.route(bucket), []).append(bucket)
             else:
                 self._unlisted.add(bucket)
@@ -173,18 +177,21 @@ class Group(SetGroup):
     def _take_listed(self, buckets: Sequence[int], listed: Mapping[int, Mapping[str, str]]) -> list[int]:
         """Take in what was listed; the buckets that have to be listed once more."""
         readback = self._around.readback
+        moment = readback.moment()
         once_more = []
         for bucket in buckets:
             if self.closed or not readback.trusted(bucket):
                 # Not to be listed now; the gap that ends the distrust begins it again.
-                del self._listing[bucket]
+                self._listing.discard(bucket)
+                self._doubtful.pop(bucket, None)
                 self._unlisted.add(bucket)
             elif bucket in self._again or bucket not in listed:
                 once_more.append(bucket)
             else:
                 self.topics.replace(bucket, listed[bucket])
-                doubtful = self._listing.pop(bucket)
-                self._listed_at[bucket] = readback.moment()
+                self._listing.discard(bucket)
+                doubtful = self._doubtful.pop(bucket, set())
+                self._listed_at[bucket] = moment
                 for path in doubtful | readback.under_way(bucket):
                     if path.rpartition("/")[0] == self._path:
                         readback.read_again(bucket, path)

@@ -18,6 +18,10 @@ _SENDS_PER_TURN: Final = 128
 # Frames that are kept until the next step, for further sessions with the same id.
 _KEPT_FRAMES: Final = 256
 _SHORT: Final = 4_096
+# Of the hash that a client comes back with, in characters; real ones have eight. A longer one is not kept.
+MAX_HASH_LENGTH: Final = 64
+# As good as any other that does not match.
+_NO_HASH: Final = ""
 
 
 class SetWatch:
@@ -31,7 +35,7 @@ class SetWatch:
     def __init__(self, outbox: Outbox, watch_id: int, current_hash: str | None, group: SetGroup) -> None:
         self.outbox = outbox
         self.watch_id = watch_id
-        self.current_hash = current_hash
+        self.current_hash = current_hash if len(current_hash or "") <= MAX_HASH_LENGTH else _NO_HASH
         self.field = id_field(watch_id)
         self.key = self.KEY_OFFSET + watch_id
         self.group = group
@@ -103,14 +107,18 @@ class SetGroup(ABC):
         del self._waiting[watch]
         self._greet(watch)
 
-    def _admit_waiting(self) -> None:
+    def _admit_waiting(self) -> bool:
+        """Whether there was somebody to admit."""
         if not self._waiting or not self.complete:
-            return
+            return False
+        admitted = False
         settled_until = self._settled_until()
         for watch, asked in list(self._waiting.items()):
             if asked >= settled_until:
                 break  # and so do all who came later
             self._admit(watch)
+            admitted = True
+        return admitted
 
     # Telling.
 
