@@ -13,7 +13,7 @@ import trio
 
 from gateway.keepalive import Roster
 from protocol.framing import FRAME_PADDING, BadFrame, FrameDecoder
-from sessions.budgets import Budget, burden
+from sessions.budgets import Budget, Holdings, burden
 from sessions.counters import CloseReason, Counters
 from sessions.dialogue import PING, Dialogue, State, Terms
 from sessions.errors import Violation
@@ -30,6 +30,8 @@ FRAMES_PER_TURN = 64
 PROGRESS = 64 * 1024
 # Bytes of all frames that have arrived in part, unless the settings say otherwise.
 RECEIVE_TOTAL = 256 * 1024 * 1024
+# The same of what watches take.
+WATCH_TOTAL = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Service:
 
     `nursery` runs their readers and writers. `buffer` is where every one of them receives: reading and cutting
     into frames are one step without an await, so nobody else's bytes can get in between. `unfinished` counts what has
-    arrived of frames whose rest has not.
+    arrived of frames whose rest has not, `watching` what watches and registered consumers take.
     """
 
     nursery: trio.Nursery
@@ -51,6 +53,7 @@ class Service:
     buffer: memoryview
     opens_per_second: float = 10_000
     unfinished: Budget[UnfinishedFrame] = field(default_factory=lambda: Budget(RECEIVE_TOTAL))
+    watching: Budget[Holdings] = field(default_factory=lambda: Budget(WATCH_TOTAL))
 
 
 class UnfinishedFrame:
@@ -100,6 +103,7 @@ class Connection:
         self._sock = sock
         self._service = service
         self.outbox = Outbox(sock, service.nursery, service.outbox_limits, service.counters, service.slow)
+        self.outbox.holdings = Holdings(service.watching, self._give_up_watches)
         self._dialogue: Dialogue[Any, Any, Any] = Dialogue(
             self.outbox, service.hubs, service.terms, service.counters, address
         )
@@ -217,6 +221,15 @@ class Connection:
         self._drop_unfinished()
         self.close(CloseReason.RECEIVE_OVERLOAD)
 
+    def _give_up_watches(self) -> None:
+        log.warning(
+            "closing the connection from %s: its watches take %d bytes, more than those of any other, and all together "
+            "are over watch_total_limit",
+            self._peer_name(),
+            0 if self.outbox.holdings is None else self.outbox.holdings.held,
+        )
+        self.close(CloseReason.WATCH_OVERLOAD)
+
     def _note_unfinished(self, pending: int, *, is_another: bool) -> None:
         """So much of a frame has arrived; of another one than before if some were completed meanwhile."""
         service = self._service
@@ -274,6 +287,10 @@ class Connection:
             self._dialogue.end()
         except Exception:
             self._fail("ending the watches of a connection failed")
+        if (holdings := self.outbox.holdings) is not None:
+            # Which knows this connection, so that neither would go before the other.
+            self.outbox.holdings = None
+            holdings.release()
 
     def _has_unread(self) -> bool:
         try:

@@ -13,12 +13,12 @@ from typing import Any
 import trio
 
 from gateway.binding import close_all
-from gateway.connection import RECEIVE_TOTAL, Connection, Service
+from gateway.connection import RECEIVE_TOTAL, WATCH_TOTAL, Connection, Service
 from gateway.keepalive import Roster
 from protocol import replies
 from protocol.framing import encode
 from protocol.wire import pulsar_api_pb2 as api
-from sessions.budgets import Budget
+from sessions.budgets import Budget, Holdings
 from sessions.counters import CloseReason, Counters
 from sessions.dialogue import Terms
 from sessions.hubs import Hubs
@@ -51,6 +51,7 @@ class ListenerLimits:
     keep_alive: float = 30.0
     shutdown_grace: float = 5.0
     receive_total: int = RECEIVE_TOTAL
+    watch_total: int = WATCH_TOTAL
 
 
 class Listener:
@@ -70,6 +71,8 @@ class Listener:
         self._outbox_limits = outbox_limits
         self._counters = counters
         self._roster = Roster(limits.handshake_timeout, limits.keep_alive)
+        self.watching: Budget[Holdings] = Budget(limits.watch_total)
+        counters.watching = self.watching
         self._stopping = trio.Event()
 
     async def serve(self, listening: Sequence[socket.socket]) -> None:
@@ -87,6 +90,7 @@ class Listener:
                     memoryview(bytearray(RECEIVE_BUFFER)),
                     self._limits.opens_per_second,
                     Budget(self._limits.receive_total),
+                    self.watching,
                 )
                 connections.start_soon(self._roster.run)
                 async with trio.open_nursery() as accepting:

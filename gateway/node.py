@@ -373,6 +373,7 @@ def _listener(
             max_watches=settings.max_watches_per_connection,
             max_filters=settings.max_filters,
             max_filter_size=settings.max_property_size,
+            max_watch_bytes=settings.watch_total_limit // 4,
         ),
         ListenerLimits(
             max_connections=settings.max_connections,
@@ -382,6 +383,7 @@ def _listener(
             keep_alive=settings.keep_alive,
             shutdown_grace=settings.shutdown_grace,
             receive_total=settings.receive_total_limit,
+            watch_total=settings.watch_total_limit,
         ),
         OutboxLimits(
             stall_limit=settings.stall_limit,

@@ -64,3 +64,37 @@ class Budget(Generic[H]):
 
     def _is_over(self) -> bool:
         return self.total > self.limit
+
+
+class Holdings:
+    """What the watches of one connection take, counted against what those of all may: the largest goes first."""
+
+    __slots__ = ("_budget", "_end", "held")
+
+    def __init__(self, budget: Budget[Holdings], end: Callable[[], None]) -> None:
+        """`end` closes the connection, whose watches go a moment later; what they took counts no more by then."""
+        self._budget: Budget[Holdings] | None = budget
+        self._end = end
+        self.held = 0
+
+    def change(self, by: int) -> None:
+        self.held += by
+        if self._budget is None:
+            return
+        if self.held > 0:
+            self._budget.hold(self, self.held, 0.0)
+        else:
+            self._budget.release(self)
+
+    def burden(self, now: float) -> float:
+        return self.held
+
+    def give_up(self) -> None:
+        self.release()
+        self._end()
+
+    def release(self) -> None:
+        """The connection is gone, and what it held counts no more, whenever that goes."""
+        if self._budget is not None:
+            self._budget.release(self)
+            self._budget = None

@@ -66,6 +66,7 @@ class Terms:
     max_watches: int = 10_000
     max_filters: int = 64
     max_filter_size: int = 1024
+    max_watch_bytes: int = 256 * 1024 * 1024  # of one connection
     server_version: str = field(default_factory=lambda: f"Vela {version('vela')}")
 
 
@@ -344,6 +345,11 @@ class Dialogue(Generic[W, N, C]):
         held += 0 if self._classic is None else self._classic.held
         if held >= self._terms.max_watches and not replacing:
             raise TooManyWatches(f"This connection holds {held} watches, which is the limit: close one first.")
+        holdings = self._outbox.holdings
+        if holdings is not None and holdings.held > self._terms.max_watch_bytes and not replacing:
+            raise TooManyWatches(
+                f"The watches of this connection take {holdings.held} bytes, which is the limit: close one first."
+            )
 
     def _refuse_unsupported(self, command: BaseCommand) -> None:
         name = BaseCommand.Type.Name(command.type)

@@ -72,6 +72,7 @@ class Surroundings:
 
 class Group(SetGroup):
     COMMAND = api.BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE
+    COST = 6 * 1_024
 
     def __init__(self, namespace: NamespaceName, filters: Filters, around: Surroundings) -> None:
         topics = TopicSet(f"topic://{namespace}/", around.frame_limit)
@@ -96,6 +97,10 @@ class Group(SetGroup):
     @property
     def complete(self) -> bool:
         return not self._unlisted and not self._listing and self._around.whole()
+
+    @property
+    def cost(self) -> int:
+        return self.COST + 2 * sum(len(key) + len(value) for key, value in self.filters)
 
     def join(self, watch: SetWatch) -> None:
         self._around.readback.hurry(self._path)

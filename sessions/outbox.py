@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import trio
 
 from sessions.backlog import Backlog, Source
-from sessions.budgets import burden, shed
+from sessions.budgets import Holdings, burden, shed
 from sessions.counters import CloseReason, Counters
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,18 @@ class Outbox:
     The socket object is kept, never its number: after a close the number is soon another connection's.
     """
 
-    __slots__ = ("_backlog", "_counters", "_limits", "_nursery", "_progress", "_slow", "_sock", "_waiting", "closed")
+    __slots__ = (
+        "_backlog",
+        "_counters",
+        "_limits",
+        "_nursery",
+        "_progress",
+        "_slow",
+        "_sock",
+        "_waiting",
+        "closed",
+        "holdings",
+    )
 
     def __init__(
         self,
@@ -60,7 +71,13 @@ class Outbox:
         self._backlog: Backlog | None = None
         self._progress: trio.Event | None = None
         self._waiting: dict[Callable[[], None], None] | None = None  # in their order, each once
+        self.holdings: Holdings | None = None  # here, because it is what all watches know of their connection
         self.closed = False
+
+    def hold(self, change: int) -> None:
+        """The watches that are sent by this one take so many bytes more, or less."""
+        if self.holdings is not None:
+            self.holdings.change(change)
 
     @property
     def queued_bytes(self) -> int:

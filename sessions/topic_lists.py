@@ -29,7 +29,7 @@ from sessions.outbox import Outbox
 from sessions.patterns import TopicPattern, subject_of
 from sessions.set_groups import SetGroup, SetWatch
 from sessions.splice import frame_head, varint
-from sessions.turns import Turns
+from sessions.turns import Turns, end_in_turns
 from sessions.unread_writes import UnreadWrites
 
 log = logging.getLogger(__name__)
@@ -85,6 +85,7 @@ class PatternGroup(SetGroup):
     """All watches of one namespace with the same pattern."""
 
     COMMAND = api.BaseCommand.WATCH_TOPIC_UPDATE
+    COST = 32 * 1_024  # most of it the compiled pattern
 
     def __init__(self, view: _NamespaceView, pattern: TopicPattern) -> None:
         around = view.around
@@ -332,9 +333,9 @@ class TopicLists:
 
     def drop_all(self, registry: dict[int, ListWatch]) -> None:
         """The connection is gone."""
-        for watch in registry.values():
-            self._detach(watch)
+        watches = list(registry.values())
         registry.clear()
+        end_in_turns(self._around.nursery, watches, self._detach)
 
     # What the store calls.
 

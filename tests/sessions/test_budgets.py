@@ -1,6 +1,6 @@
 """Who loses what it holds when all together hold too much."""
 
-from sessions.budgets import Budget, burden
+from sessions.budgets import Budget, Holdings, burden
 
 
 class Hoarder:
@@ -61,3 +61,23 @@ def test_what_is_released_or_shrinks_is_counted_no_more() -> None:
 def test_a_moment_ago_the_larger_counts_and_later_the_one_that_stopped() -> None:
     assert burden(2_000, moved_at=10.0, now=10.0) > burden(1_000, moved_at=9.99, now=10.0)
     assert burden(1_000, moved_at=5.0, now=10.0) > burden(5_000, moved_at=9.95, now=10.0)
+
+
+def test_of_watches_the_connection_with_most_ends_and_comes_back_into_no_count() -> None:
+    budget: Budget[Holdings] = Budget(100)
+    ended: list[str] = []
+    modest, greedy = (Holdings(budget, lambda name=name: ended.append(name)) for name in ("modest", "greedy"))  # type: ignore[misc]  # a default is how a lambda keeps a name
+    modest.change(30)
+    greedy.change(60)
+    greedy.change(-10)
+    modest.change(30)
+    assert (ended, budget.total) == (["modest"], 50)
+    # Its watches go a moment later.
+    modest.change(-60)
+    assert (budget.total, len(budget)) == (50, 1)
+    greedy.change(-50)
+    assert (budget.total, len(budget)) == (0, 0)
+    greedy.change(10)
+    greedy.release()
+    greedy.release()
+    assert (budget.total, ended) == (0, ["modest"])

@@ -43,6 +43,7 @@ class RecordingOutbox(Outbox):
 
     def __init__(self) -> None:
         self.closed = False
+        self.holdings = None
         self._sent = b""
 
     def push(self, parts: tuple[bytes, ...], watch: int) -> None:
