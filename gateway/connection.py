@@ -107,7 +107,7 @@ class Connection:
         self._dialogue: Dialogue[Any, Any, Any] = Dialogue(
             self.outbox, service.hubs, service.terms, service.counters, address
         )
-        self._decoder = FrameDecoder(HANDSHAKE_FRAME_LIMIT - FRAME_PADDING, short_commands=True)
+        self._decoder = FrameDecoder(HANDSHAKE_FRAME_LIMIT - FRAME_PADDING)
         self._unfinished: UnfinishedFrame | None = None
         self._settled = False  # CONNECT was accepted
         self._awaiting_life = False  # nothing heard since our last PING
@@ -203,7 +203,11 @@ class Connection:
             if outbox.closed:
                 return
         if bad is not None:
-            raise bad
+            try:
+                raise bad
+            finally:
+                # It knows this frame by its traceback. Both together would stay, with all that had arrived.
+                del bad
 
     @property
     def is_paused(self) -> bool:
@@ -271,7 +275,8 @@ class Connection:
 
     def _refuse(self, error: Exception, kind: str, reason: CloseReason) -> None:
         self._service.counters.count_bad_frame(kind)
-        log.warning("closing the connection from %s: %s", self._peer_name(), error)
+        # As text: whoever keeps the record would keep the frame by the error's traceback.
+        log.warning("closing the connection from %s: %s", self._peer_name(), str(error))
         self.close(reason)
 
     def _fail(self, what: str) -> None:

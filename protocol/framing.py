@@ -24,10 +24,6 @@ from protocol.wire import pulsar_api_pb2 as api
 DEFAULT_MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 # A frame may exceed the largest message by this much, for its length field, command and metadata.
 FRAME_PADDING = 10 * 1024
-# Of a client's command, without the payload that may follow it. To parse a megabyte of tiny fields takes 50 ms, in
-# which nobody else is served, so those that carry no schema and no list of messages have to do with less.
-MAX_COMMAND_SIZE = 256 * 1024
-MAX_LONG_COMMAND_SIZE = 1024 * 1024
 
 _CHECKSUM_MAGIC = b"\x0e\x01"
 _BROKER_ENTRY_MAGIC = b"\x0e\x02"
@@ -41,17 +37,6 @@ _BODY_FIELDS = {
     number: field.name for number, field in api.BaseCommand.DESCRIPTOR.fields_by_number.items() if number > 1
 }
 _PAYLOAD_COMMANDS = frozenset({api.BaseCommand.SEND, api.BaseCommand.MESSAGE})
-# Recognised before they are parsed: the type comes first, as with all that is written in the order of field numbers.
-_LONG_COMMANDS = frozenset(
-    bytes((0x08, number))
-    for number in (
-        api.BaseCommand.PRODUCER,
-        api.BaseCommand.SUBSCRIBE,
-        api.BaseCommand.GET_OR_CREATE_SCHEMA,
-        api.BaseCommand.ACK,
-        api.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES,
-    )
-)
 # Clients that come back at once open the same watches, byte for byte. Nothing else repeats itself so, and what other
 # commands say, credentials above all, is not kept.
 _OPENINGS = tuple(
@@ -63,7 +48,6 @@ BadFrameKind: TypeAlias = Literal[
     "oversize",  # announces more than the size limit
     "short",  # announces less than the size of a command
     "command_size",  # the command would reach past the end of its frame
-    "long_command",  # the command is longer than any real one of its type
     "protobuf",  # the command does not parse
     "text",  # a string that is not UTF-8
     "missing_field",  # a required field is absent, or is an enum with an unknown value
@@ -113,13 +97,10 @@ class FrameDecoder:
     only announced. `max_message_size` may be changed at any time and holds from the next length field on.
     """
 
-    __slots__ = ("_expected", "_partial", "_short_commands", "max_message_size")
+    __slots__ = ("_expected", "_partial", "max_message_size")
 
-    def __init__(self, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE, *, short_commands: bool = False) -> None:
-        """With `short_commands`, those of a client are refused that are longer than any real one; a server's may be as
-        long as a frame."""
+    def __init__(self, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE) -> None:
         self.max_message_size = max_message_size
-        self._short_commands = short_commands
         self._partial: bytearray | None = None
         self._expected = 0
 
@@ -147,20 +128,13 @@ class FrameDecoder:
                     size, command_size = _TWO_SIZES.unpack_from(view, position)
                     following = position + _SIZE.size + self._checked(size)
                     if following <= end:
-                        content = view[position + _TWO_SIZES.size : following]
-                        if command_size > MAX_COMMAND_SIZE and self._short_commands:
-                            _check_long_command(content, command_size)
-                        frames.append(_parse(content, command_size))
+                        frames.append(_parse(view[position + _TWO_SIZES.size : following], command_size))
                         position = following
                         continue
                 position += self._collect(view[position:])
                 if self._partial is not None and len(self._partial) == self._expected:
                     whole, self._partial = memoryview(self._partial), None
-                    (command_size,) = _SIZE.unpack_from(whole, _SIZE.size)
-                    content = whole[_TWO_SIZES.size :]
-                    if command_size > MAX_COMMAND_SIZE and self._short_commands:
-                        _check_long_command(content, command_size)
-                    frames.append(_parse(content, command_size))
+                    frames.append(_parse(whole[_TWO_SIZES.size :], *_SIZE.unpack_from(whole, _SIZE.size)))
         except BadFrame as error:
             self._partial = None
             error.preceding = frames
@@ -191,13 +165,6 @@ class FrameDecoder:
         if size < _SIZE.size:
             raise BadFrame("short", f"A frame of {size} bytes has no room for a command.")
         return size
-
-
-def _check_long_command(content: memoryview, command_size: int) -> None:
-    """Before anything is made of it: what it would take to parse is what it is refused for."""
-    limit = MAX_LONG_COMMAND_SIZE if content[:2].tobytes() in _LONG_COMMANDS else MAX_COMMAND_SIZE
-    if limit < command_size <= len(content):
-        raise BadFrame("long_command", f"A command of {command_size} bytes exceeds the limit of {limit}.")
 
 
 def _parse(content: memoryview, command_size: int) -> Frame | UnknownCommand:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import tracemalloc
 
 import pytest
 
 from gateway.connection import PROGRESS, UnfinishedFrame
 from gateway.listener import ListenerLimits
 from protocol import replies
-from protocol.framing import MAX_COMMAND_SIZE, encode
+from protocol.framing import encode
 from sessions.counters import CloseReason
 from tests.gateway.served import Client, Server, serving
 from tests.support.waiting import eventually
@@ -91,10 +93,19 @@ def test_a_frame_whose_connection_is_left_unread_is_no_fault_of_its_peer() -> No
     assert frame.burden(100.0) == 0
 
 
-async def test_a_command_longer_than_any_real_one_ends_its_connection_unparsed() -> None:
+async def test_a_frame_that_cannot_be_read_leaves_nothing_without_a_search_for_cycles() -> None:
     async with serving() as server:
         client = await server.greet()
-        size = MAX_COMMAND_SIZE + 1
-        await client.send((size + 4).to_bytes(4) + size.to_bytes(4) + b"\x08\x12" + b"\0" * (size - 2))
-        assert await client.is_hung_up()
-        assert server.counters.bad_frames == {"long_command": 1}
+        size = 3_000_000
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            await client.send((size + 4).to_bytes(4) + size.to_bytes(4) + b"\xff" * size)
+            assert await client.is_hung_up()
+            await eventually(lambda: server.counters.connections == 0)
+            await eventually(lambda: tracemalloc.get_traced_memory()[0] < size / 2)
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+        assert server.counters.bad_frames == {"protobuf": 1}

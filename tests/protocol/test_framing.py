@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import framing
 from protocol.framing import (
     DEFAULT_MAX_MESSAGE_SIZE,
     FRAME_PADDING,
@@ -382,46 +381,6 @@ def test_damaged_frame_is_refused_or_a_whole_command(original: bytes, data: st.D
     for frame in frames:
         if isinstance(frame, Frame):
             encode(frame.command)
-
-
-def long_command(number: int, size: int) -> bytes:
-    """A command of this size, in one unknown field."""
-    filler = size - 2 - 5
-    tag = bytes.fromhex("a23f") + bytes((filler & 0x7F | 0x80, filler >> 7 & 0x7F | 0x80, filler >> 14))
-    return simple(bytes((0x08, number)) + tag + b"x" * (size - 2 - len(tag)))
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-@pytest.mark.parametrize(
-    ("number", "limit"),
-    [
-        (api.BaseCommand.LOOKUP, framing.MAX_COMMAND_SIZE),
-        (api.BaseCommand.WATCH_SCALABLE_TOPICS, framing.MAX_COMMAND_SIZE),
-        (api.BaseCommand.ACK, framing.MAX_LONG_COMMAND_SIZE),
-        (api.BaseCommand.PRODUCER, framing.MAX_LONG_COMMAND_SIZE),
-        (99, framing.MAX_COMMAND_SIZE),
-    ],
-)
-def test_command_of_a_client_has_a_bound_of_its_own(number: int, limit: int, at_once: bool) -> None:
-    for size, kind in ((limit, "missing_body"), (limit + 1, "long_command")):
-        data = long_command(number, size)
-        decoder = FrameDecoder(short_commands=True)
-        if not at_once:
-            assert decoder.receive(data[:1_000]) == []
-            data = data[1_000:]
-        if number == 99 and size == limit:
-            assert decoder.receive(data) == [UnknownCommand(99)]
-            continue
-        with pytest.raises(BadFrame) as caught:
-            decoder.receive(data)
-        assert caught.value.kind == kind
-
-
-def test_command_of_a_server_may_be_as_long_as_a_frame() -> None:
-    command = api.BaseCommand(type=api.BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE)
-    command.watchScalableTopicsUpdate.watch_id = 1
-    command.watchScalableTopicsUpdate.snapshot.topics.append("x" * (2 * framing.MAX_LONG_COMMAND_SIZE))
-    assert len(FrameDecoder().receive(encode(command))) == 1
 
 
 def test_forgotten_frame_leaves_nothing_and_the_next_is_read_from_its_beginning() -> None:

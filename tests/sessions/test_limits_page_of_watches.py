@@ -9,7 +9,7 @@ import pytest
 
 from gateway import connection
 from gateway.settings import Settings
-from protocol import framing, names
+from protocol import names
 from sessions import classic, dialogue, patterns, set_groups
 
 PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
@@ -27,7 +27,6 @@ ROWS: dict[str, tuple[float, ...]] = {
     "all filters of a watch": (dialogue.MAX_FILTER_BYTES,),
     "hash that a watch comes back with": (set_groups.MAX_HASH_LENGTH,),
     "size of a message": (SETTINGS.max_message_size,),
-    "size of a command": (framing.MAX_COMMAND_SIZE, framing.MAX_LONG_COMMAND_SIZE),
     "bytes of frames that have arrived in part": (SETTINGS.receive_total_limit,),
     "bytes that watches and registered consumers of all connections": (SETTINGS.watch_total_limit,),
     "the same of one connection": (SETTINGS.watch_total_limit / 4,),
@@ -63,8 +62,8 @@ def test_numbers_are_read_with_their_units() -> None:
 
 
 def test_the_defaults_behind_the_settings_are_those_of_the_settings() -> None:
-    assert connection.RECEIVE_TOTAL == SETTINGS.receive_total_limit
-    assert connection.WATCH_TOTAL == SETTINGS.watch_total_limit
+    assert SETTINGS.receive_total_limit == connection.RECEIVE_TOTAL
+    assert SETTINGS.watch_total_limit == connection.WATCH_TOTAL
     terms = dialogue.Terms("pulsar://h:1")
     assert (terms.max_filter_size, terms.max_filters) == (SETTINGS.max_property_size, SETTINGS.max_filters)
     assert (terms.max_watches, terms.max_watch_bytes) == (
