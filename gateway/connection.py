@@ -17,6 +17,7 @@ from metadata.tasks import Tasks
 from protocol.framing import FRAME_PADDING, BadFrame, Frame, FrameDecoder, UnknownCommand
 from protocol.turns import SlowTurns
 from protocol.wire.pulsar_api_pb2 import BaseCommand
+from sessions.budgets import Budget, Holdings, burden
 from sessions.counters import CloseReason, Counters
 from sessions.dialogue import PING, Dialogue, State, Terms
 from sessions.errors import Violation
@@ -29,6 +30,12 @@ log = logging.getLogger(__name__)
 HANDSHAKE_FRAME_LIMIT = 16 * 1024
 # Frames handled before other tasks run: a full buffer of PINGs would take tens of milliseconds.
 FRAMES_PER_TURN = 64
+# Bytes of a frame that count as progress: who sends it byte by byte is as good as one who has stopped.
+PROGRESS = 64 * 1024
+# Bytes of all frames that have arrived in part, unless the settings say otherwise.
+RECEIVE_TOTAL = 256 * 1024 * 1024
+# The same of what watches take.
+WATCH_TOTAL = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +43,8 @@ class Service:
     """What all connections of a listener share.
 
     `nursery` runs their readers and writers. `buffer` is where every one of them receives: reading and cutting
-    into frames are one step without an await, so nobody else's bytes can get in between.
+    into frames are one step without an await, so nobody else's bytes can get in between. `unfinished` counts what has
+    arrived of frames whose rest has not, `watching` what watches and registered consumers take.
     """
 
     nursery: Tasks
@@ -49,6 +57,32 @@ class Service:
     buffer: memoryview
     opens_per_second: float = 10_000
     turns: SlowTurns = field(default_factory=SlowTurns)
+    unfinished: Budget[UnfinishedFrame] = field(default_factory=lambda: Budget(RECEIVE_TOTAL))
+    watching: Budget[Holdings] = field(default_factory=lambda: Budget(WATCH_TOTAL))
+
+
+class UnfinishedFrame:
+    """What a connection has sent of a frame, until the rest comes."""
+
+    __slots__ = ("_connection", "_counted", "_held", "_moved_at")
+
+    def __init__(self, connection: Connection, now: float) -> None:
+        self._connection = connection
+        self._held = self._counted = 0
+        self._moved_at = now
+
+    def grow(self, held: int, now: float) -> None:
+        self._held = held
+        if held - self._counted >= PROGRESS:
+            self._counted = held
+            self._moved_at = now
+
+    def burden(self, now: float) -> float:
+        # While it is we who do not read, its peer cannot move on.
+        return 0.0 if self._connection.is_paused else burden(self._held, self._moved_at, now)
+
+    def give_up(self) -> None:
+        self._connection.give_up_unfinished()
 
 
 class Connection:
@@ -64,6 +98,7 @@ class Connection:
         "_service",
         "_settled",
         "_sock",
+        "_unfinished",
         "address",
         "outbox",
     )
@@ -73,10 +108,12 @@ class Connection:
         self._sock = sock
         self._service = service
         self.outbox = Outbox(sock, service.nursery, service.outbox_limits, service.counters, service.slow)
+        self.outbox.holdings = Holdings(service.watching, self._give_up_watches)
         self._dialogue: Dialogue[Any, Any, Any] = Dialogue(
             self.outbox, service.hubs, service.terms, service.counters, address
         )
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_LIMIT - FRAME_PADDING, cuts=True)
+        self._unfinished: UnfinishedFrame | None = None
         self._settled = False  # CONNECT was accepted
         self._awaiting_life = False  # nothing heard since our last PING
         self._paused = False  # not reading, because too many replies wait or too many watches were opened
@@ -145,6 +182,9 @@ class Connection:
             frames, bad = error.preceding, error
         if frames:
             self._awaiting_life = False
+        pending = self._decoder.pending
+        if pending or self._unfinished is not None:
+            self._note_unfinished(pending, is_another=bool(frames))
         dialogue, outbox = self._dialogue, self.outbox
         turns = self._service.turns
         clock, limit = turns.clock, turns.limit
@@ -183,7 +223,55 @@ class Connection:
             try:
                 raise bad
             finally:
-                bad = None  # else it and this frame would hold each other
+                # It knows this frame by its traceback. Both together would stay, with all that had arrived.
+                del bad
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the peer is left unread, by our own decision."""
+        return self._paused
+
+    def give_up_unfinished(self) -> None:
+        """The node holds too much of unfinished frames, and of all of them this one has been the worst."""
+        log.warning(
+            "closing the connection from %s: it stopped in the middle of a frame, with %d bytes of it sent, and all "
+            "connections together are over receive_total_limit",
+            self._peer_name(),
+            self._decoder.pending,
+        )
+        self._drop_unfinished()
+        self.close(CloseReason.RECEIVE_OVERLOAD)
+
+    def _give_up_watches(self) -> None:
+        log.warning(
+            "closing the connection from %s: its watches take %d bytes, more than those of any other, and all together "
+            "are over watch_total_limit",
+            self._peer_name(),
+            0 if self.outbox.holdings is None else self.outbox.holdings.held,
+        )
+        self.close(CloseReason.WATCH_OVERLOAD)
+
+    def _note_unfinished(self, pending: int, *, is_another: bool) -> None:
+        """So much of a frame has arrived; of another one than before if some were completed meanwhile."""
+        service = self._service
+        budget = service.unfinished
+        if self._unfinished is not None and (is_another or not pending):
+            budget.release(self._unfinished)
+            self._unfinished = None
+        if pending:
+            now = trio.current_time()
+            if self._unfinished is None:
+                self._unfinished = UnfinishedFrame(self, now)
+            self._unfinished.grow(pending, now)
+            budget.hold(self._unfinished, pending, now)
+        service.counters.receive_bytes = budget.total
+
+    def _drop_unfinished(self) -> None:
+        self._decoder.forget()
+        if self._unfinished is not None:
+            self._service.unfinished.release(self._unfinished)
+            self._service.counters.receive_bytes = self._service.unfinished.total
+            self._unfinished = None
 
     def _pace(self) -> float:
         """How long to leave the peer unread because of the watches it opened; a second's worth may come at once."""
@@ -204,7 +292,8 @@ class Connection:
 
     def _refuse(self, error: Exception, kind: str, reason: CloseReason) -> None:
         self._service.counters.count_bad_frame(kind)
-        log.warning("closing the connection from %s: %s", self._peer_name(), error)
+        # As text: whoever keeps the record would keep the frame by the error's traceback.
+        log.warning("closing the connection from %s: %s", self._peer_name(), str(error))
         self.close(reason)
 
     def _fail(self, what: str) -> None:
@@ -217,12 +306,17 @@ class Connection:
         self._service.counters.connections -= 1
         turns = self._service.turns
         began = turns.clock()
+        self._drop_unfinished()
         try:
             self._dialogue.end()
         except Exception:
             self._fail("ending the watches of a connection failed")
         if (spent := turns.clock() - began) > turns.limit:
             turns.note("the end of a connection", f"from {self.address}", spent)
+        if (holdings := self.outbox.holdings) is not None:
+            # Which knows this connection, so that neither would go before the other.
+            self.outbox.holdings = None
+            holdings.release()
 
     def _has_unread(self) -> bool:
         try:

@@ -14,7 +14,7 @@ import trio
 
 from gateway.accepting import accept_connections
 from gateway.binding import close_all
-from gateway.connection import Connection, Service
+from gateway.connection import RECEIVE_TOTAL, WATCH_TOTAL, Connection, Service
 from gateway.keepalive import Roster
 from gateway.supervision import supervised
 from metadata.tasks import GuardedTasks
@@ -22,6 +22,7 @@ from protocol import replies
 from protocol.framing import encode
 from protocol.turns import SlowTurns
 from protocol.wire import pulsar_api_pb2 as api
+from sessions.budgets import Budget, Holdings
 from sessions.counters import CloseReason, Counters
 from sessions.dialogue import Terms
 from sessions.hubs import Hubs
@@ -47,6 +48,8 @@ class ListenerLimits:
     handshake_timeout: float = 10.0
     keep_alive: float = 30.0
     shutdown_grace: float = 5.0
+    receive_total: int = RECEIVE_TOTAL
+    watch_total: int = WATCH_TOTAL
 
 
 class Listener:
@@ -71,6 +74,8 @@ class Listener:
         self._counters = counters
         self._turns = turns or SlowTurns()
         self._roster = Roster(limits.handshake_timeout, limits.keep_alive)
+        self.watching: Budget[Holdings] = Budget(limits.watch_total)
+        counters.watching = self.watching
         self._stopping = trio.Event()
 
     async def serve(self, listening: Sequence[socket.socket]) -> None:
@@ -88,6 +93,8 @@ class Listener:
                     memoryview(bytearray(RECEIVE_BUFFER)),
                     self._limits.opens_per_second,
                     self._turns,
+                    Budget(self._limits.receive_total),
+                    self.watching,
                 )
                 connections.start_soon(supervised, "the keep-alive", self._roster.run, self._failures)
                 async with trio.open_nursery() as accepting:

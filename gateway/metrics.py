@@ -117,6 +117,9 @@ class _VelaCollector(Collector):
             ),
         )
         yield _gauge("outbox_bytes", "Bytes that wait for slow clients.", counters.outbox_bytes)
+        yield _gauge("receive_bytes", "Bytes of frames that have arrived in part.", counters.receive_bytes)
+        watching = 0 if counters.watching is None else counters.watching.total
+        yield _gauge("watch_bytes", "Bytes that watches and registered consumers take, about.", watching)
         yield _counter("stalls", "Clients cut because they took nothing.", counters.stalls)
         yield _counter(
             "connection_errors", "Connections ended by a fault of ours; each is in the log.", counters.errors

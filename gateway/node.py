@@ -427,6 +427,8 @@ def _listener(
             max_message_size=settings.max_message_size,
             max_watches=settings.max_watches_per_connection,
             max_filters=settings.max_filters,
+            max_filter_size=settings.max_property_size,
+            max_watch_bytes=settings.watch_total_limit // 4,
         ),
         ListenerLimits(
             max_connections=settings.max_connections,
@@ -435,6 +437,8 @@ def _listener(
             handshake_timeout=settings.handshake_timeout,
             keep_alive=settings.keep_alive,
             shutdown_grace=settings.shutdown_grace,
+            receive_total=settings.receive_total_limit,
+            watch_total=settings.watch_total_limit,
         ),
         OutboxLimits(
             stall_limit=settings.stall_limit,

@@ -221,6 +221,20 @@ class Settings:
         CONNECTIONS,
         "Bytes that may wait for all clients together; at the limit those are cut that hold most for longest.",
     )
+    receive_total_limit: int = _row(
+        kinds.size("1MB", "100GB"),
+        "256MB",
+        CONNECTIONS,
+        "Bytes of frames that have arrived in part, on all connections together; at the limit those are cut that hold"
+        " most for longest.",
+    )
+    watch_total_limit: int = _row(
+        kinds.size("1MB", "100GB"),
+        "1GB",
+        CONNECTIONS,
+        "Bytes that watches and registered consumers of all connections may take together, about; at the limit the"
+        " connection is cut whose take most. One may have a quarter of it.",
+    )
     http_concurrency: int = _row(
         kinds.number(1, 10_000), "8", CONNECTIONS, "How many admin requests are worked on at the same time."
     )

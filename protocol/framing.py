@@ -118,6 +118,10 @@ class FrameDecoder:
         """How many bytes of an unfinished frame are waiting for the rest."""
         return 0 if self._partial is None else len(self._partial)
 
+    def forget(self) -> None:
+        """Let go of an unfinished frame: the rest of it will not come."""
+        self._partial = None
+
     def receive(self, data: Buffer) -> list[Frame | UnknownCommand]:
         """Return the frames that `data` completes; raise BadFrame at the first that cannot be accepted.
 

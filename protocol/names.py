@@ -11,6 +11,9 @@ from protocol.errors import InvalidName
 MAX_TENANT_LENGTH = 255
 MAX_NAMESPACE_LENGTH = 255
 MAX_LOCAL_NAME_BYTES = 1024
+# Of anything that claims to be a name, in characters: no real one comes near it. Looked at first of all, because a name
+# may be as long as a command, and each further check would cost with it.
+MAX_TEXT_LENGTH = 4 * 1024
 # What may follow that much: a partition suffix or the descriptor of a segment, with the longest numbers.
 _LONGEST_SUFFIX = len("/0000-ffff-") + 19
 
@@ -41,6 +44,7 @@ class NamespaceName:
 
     @classmethod
     def parse(cls, text: str) -> NamespaceName:
+        _check_text(text)
         parts = text.split("/", 2)
         if len(parts) != 2:
             raise InvalidName(f"{_shown(text)} is not a namespace: write it as tenant/namespace.")
@@ -78,6 +82,7 @@ class TopicName:
     @classmethod
     def parse(cls, text: str) -> TopicName:
         """Read a full name, or a short form: `topic` or `tenant/namespace/topic`, both persistent."""
+        _check_text(text)
         domain, separator, path = text.partition("://")
         if not separator:
             parts = text.split("/", 3)
@@ -194,6 +199,11 @@ class SegmentName:
     def __str__(self) -> str:
         parent = self.parent
         return f"{SEGMENT}://{parent.tenant}/{parent.namespace}/{parent.local}/{self.descriptor}"
+
+
+def _check_text(text: str) -> None:
+    if len(text) > MAX_TEXT_LENGTH:
+        raise InvalidName(f"{_shown(text)} is longer than {MAX_TEXT_LENGTH} characters, which no name is: shorten it.")
 
 
 def _check_element(what: str, text: str, longest: int) -> None:

@@ -25,7 +25,7 @@ from protocol.names import PERSISTENT, NamespaceName, TopicName
 from protocol.turns import SlowTurns
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
-from sessions.errors import TooManyRequests, TooManyTopics, WatchRefused
+from sessions.errors import LongQuestion, TooManyRequests, TooManyTopics, WatchRefused
 from sessions.outbox import Outbox
 from sessions.patterns import TopicPattern
 from sessions.topic_lists import ListWatch, TopicLists
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 # Questions of one connection that are not answered yet. Clients ask one per topic that they open.
 _MOST_ASKED: Final = 1_000
+# Bytes of one of them: it is kept until it is answered, with whatever else it carries.
+MAX_QUESTION_SIZE: Final = 16 * 1024
 # Listings at the same time, of all connections; each is one read of every bucket.
 _LISTINGS_AT_ONCE: Final = 4
 # Names that are matched between two yields.
@@ -218,6 +220,8 @@ class ClassicConversation:
     def _ask(self, command: BaseCommand, answer: Callable[[], Awaitable[BaseCommand]]) -> None:
         if self._asked >= _MOST_ASKED:
             raise TooManyRequests(f"{self._asked} questions of this connection wait for answers: ask fewer at a time.")
+        if (size := command.ByteSize()) > MAX_QUESTION_SIZE:
+            raise LongQuestion(f"A question has at most {MAX_QUESTION_SIZE} bytes, not {size}: leave properties out.")
         self._asked += 1
         self._service.counters.asked += 1
         self._service.nursery.start_soon(self._answer, command, answer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,11 +31,14 @@ from protocol.wire import pulsar_api_pb2 as api
 from sessions.consumer_sessions import ConsumerSession, assigned
 from sessions.departures import LONGEST_FEED_LAG, Departure, Departures
 from sessions.outbox import Outbox
+from sessions.turns import ENDED_PER_TURN, Turns
 
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 0.5
+# What a registered consumer takes beside its names.
+_CONSUMER_COST: Final = 2_048
 # Between two reads of one subscription.
 _READ_INTERVAL: Final = 0.02
 
@@ -98,6 +101,7 @@ class ConsumerHub:
         self._groups.setdefault((path, session.subscription), {})[session] = None
         self._by_path.setdefault(path, set()).add(session.subscription)
         self.counters.consumers += 1
+        outbox.hold(_cost(session))
         self._register(session)
 
     def unsubscribe(
@@ -124,8 +128,13 @@ class ConsumerHub:
 
     def drop_all(self, registry: dict[int, ConsumerSession]) -> None:
         """The connection is gone. Its consumers stay registered for a while, and may come back by another one."""
-        for consumer_id in list(registry):
-            self.drop(registry, consumer_id)
+        gone = list(registry.values())
+        registry.clear()
+        for session in gone:
+            # At once, so that nobody tells or registers one of them any more.
+            session.closed = True
+        if gone:
+            self._nursery.start_soon(self._detach_all, gone)
 
     # What the feed calls.
 
@@ -165,9 +174,11 @@ class ConsumerHub:
         """When the node's session is lost, attach everybody anew: others think that their connections are gone."""
         while True:
             await self._session.wait_lost()
-            for group in self._groups.values():
-                for session in group:
+            turns = Turns(ENDED_PER_TURN)
+            for session in [session for group in self._groups.values() for session in group]:
+                if not session.closed:
                     self._register(session)
+                await turns.spend()
 
     # Attaching.
 
@@ -260,10 +271,15 @@ class ConsumerHub:
     async def _detach(self, session: ConsumerSession) -> None:
         """Tell the store that the connection is gone, or the consumer with it."""
         if session.tried_as:
-            attachment = session.attachment(session.tried_as)
-            await self._departures.tell(
-                Departure(session.topic, session.subscription, session.name, attachment, session.leaving)
-            )
+            await self._departures.tell(_departure(session))
+
+    async def _detach_all(self, gone: Sequence[ConsumerSession]) -> None:
+        """The same of all consumers of a connection: there may be thousands, so by one task that gives way."""
+        turns = Turns(ENDED_PER_TURN)
+        for session in gone:
+            self._forget(session)
+            await turns.spend()
+        await self._departures.tell_all([_departure(session) for session in gone if session.tried_as])
 
     # Reading what the leader wrote.
 
@@ -403,6 +419,7 @@ class ConsumerHub:
         # A queued push would keep its place, before the answer to whoever takes the id next.
         session.outbox.drop(session.key)
         self.counters.consumers -= 1
+        session.outbox.hold(-_cost(session))
         path = keys.path_of(session.topic)
         key = (path, session.subscription)
         group = self._groups[key]
@@ -414,3 +431,12 @@ class ConsumerHub:
             subscriptions.discard(session.subscription)
             if not subscriptions:
                 del self._by_path[path]
+
+
+def _departure(session: ConsumerSession) -> Departure:
+    attachment = session.attachment(session.tried_as)
+    return Departure(session.topic, session.subscription, session.name, attachment, session.leaving)
+
+
+def _cost(session: ConsumerSession) -> int:
+    return _CONSUMER_COST + len(session.subscription) + len(session.name) + len(session.topic.local)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from sessions.budgets import Budget, Holdings
+
 
 class CloseReason(StrEnum):
     """Why a connection ended; the value is the metric label."""
@@ -14,6 +16,8 @@ class CloseReason(StrEnum):
     HANDSHAKE_TIMEOUT = "handshake_timeout"
     DEAD = "dead"  # no sign of life since our last PING
     OVERLOAD = "overload"  # what waits for slow clients has reached the bound of the node
+    RECEIVE_OVERLOAD = "receive_overload"  # what has arrived of unfinished frames has
+    WATCH_OVERLOAD = "watch_overload"  # what watches take has
     STALLED = "stalled"  # the peer took no byte of what it was owed
     ERROR = "error"  # our own fault, logged with its cause
     SHUTDOWN = "shutdown"
@@ -21,7 +25,7 @@ class CloseReason(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Counters:
-    """Totals over all connections. `connections` and `outbox_bytes` go up and down, the others only up."""
+    """Totals over all connections. `connections` and the bytes go up and down, the others only up."""
 
     connections: int = 0
     accepted: int = 0
@@ -33,6 +37,8 @@ class Counters:
     pushes_queued: int = 0
     pushes_replaced: int = 0
     outbox_bytes: int = 0
+    receive_bytes: int = 0
+    watching: Budget[Holdings] | None = None  # what watches take, once there is a listener
     stalls: int = 0
     errors: int = 0
     closes: dict[CloseReason, int] = field(default_factory=lambda: dict.fromkeys(CloseReason, 0))

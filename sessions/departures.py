@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 LONGEST_FEED_LAG: Final = 60.0
 # How many are remembered for that long.
 _MOST_REMEMBERED: Final = 50_000
+# Told at the same time when many leave together: enough to fill a pipeline, few enough that others get their turn.
+_TOLD_TOGETHER: Final = 64
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 0.5
 
@@ -62,15 +65,29 @@ class Departures:
                 return  # the end of the node's session has told it as well
             await trio.sleep(backoff.next())
 
+    async def tell_all(self, departures: Sequence[Departure]) -> None:
+        todo = iter(departures)
+
+        async def tell_some() -> None:
+            for departure in todo:
+                await self.tell(departure)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(_TOLD_TOGETHER, len(departures))):
+                nursery.start_soon(tell_some)
+
     def tell_again(self, buckets: set[int]) -> None:
         """The store may have lost the last writes in these buckets, and nobody else knows that these are gone."""
         told = list(self._told)
         self._told.clear()
         earliest = trio.current_time() - LONGEST_FEED_LAG
+        again = []
         for told_at, departure in told:
             if told_at < earliest:
                 continue
             if keys.bucket_of(keys.path_of(departure.topic)) in buckets:
-                self._nursery.start_soon(self.tell, departure)
+                again.append(departure)
             else:
                 self._told.append((told_at, departure))
+        if again:
+            self._nursery.start_soon(self.tell_all, again)

@@ -4,7 +4,7 @@ Which command is legal when stands in one table; a missing row ends the connecti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -28,7 +28,15 @@ from protocol.names import (
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.counters import Counters
-from sessions.errors import BadConsumerName, NeverScalable, TooManyFilters, TooManyWatches, Violation, WatchOnPartition
+from sessions.errors import (
+    BadConsumerName,
+    LongFilter,
+    NeverScalable,
+    TooManyFilters,
+    TooManyWatches,
+    Violation,
+    WatchOnPartition,
+)
 from sessions.hubs import C, ClassicConversation, DataConnection, Hubs, N, W
 from sessions.outbox import Outbox
 
@@ -36,6 +44,8 @@ PING = encode(replies.ping())
 PONG = encode(replies.pong())
 # Of what clients say they are, as statistics show it.
 _LONGEST_VERSION = 100
+# Bytes of all filters of one watch, keys and values together.
+MAX_FILTER_BYTES = 64 * 1024
 
 # Only what works. Flag 5: metadata of a topic can be asked for without creating it, because we never do. Flag 7: a
 # watch of classic topics that is opened again is answered as a new one is, so a client can check itself by it.
@@ -55,6 +65,8 @@ class Terms:
     max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE
     max_watches: int = 10_000
     max_filters: int = 64
+    max_filter_size: int = 1024
+    max_watch_bytes: int = 256 * 1024 * 1024  # of one connection
     server_version: str = field(default_factory=lambda: f"Vela {version('vela')}")
 
 
@@ -266,10 +278,8 @@ class Dialogue(Generic[W, N, C]):
         current_hash = request.current_hash if request.HasField("current_hash") else None
         try:
             namespace = _namespace(request.namespace)
-            if len(request.property_filters) > self._terms.max_filters:
-                raise TooManyFilters(
-                    f"A watch has at most {self._terms.max_filters} filters, not {len(request.property_filters)}."
-                )
+            if request.property_filters:
+                self._check_filters(request.property_filters)
             self._check_room(request.watch_id in registry)
         except TooManyWatches as error:
             self._hubs.namespaces.close(registry, request.watch_id)
@@ -283,6 +293,16 @@ class Dialogue(Generic[W, N, C]):
         else:
             filters = {pair.key: pair.value for pair in request.property_filters} if request.property_filters else {}
             self._hubs.namespaces.open(self._outbox, registry, request.watch_id, namespace, filters, current_hash)
+
+    def _check_filters(self, filters: Sequence[api.KeyValue]) -> None:
+        most, longest = self._terms.max_filters, self._terms.max_filter_size
+        if len(filters) > most:
+            raise TooManyFilters(f"A watch has at most {most} filters, not {len(filters)}.")
+        sizes = [len(pair.key.encode()) + len(pair.value.encode()) for pair in filters]
+        if max(sizes) > longest:
+            raise LongFilter(f"A filter has at most {longest} bytes, as a property has, not {max(sizes)}: shorten it.")
+        if sum(sizes) > MAX_FILTER_BYTES:
+            raise LongFilter(f"The filters of a watch have at most {MAX_FILTER_BYTES} bytes, not {sum(sizes)}.")
 
     def _close_namespace_watch(self, command: BaseCommand) -> None:
         if self._namespaces is not None:
@@ -325,6 +345,11 @@ class Dialogue(Generic[W, N, C]):
         held += 0 if self._classic is None else self._classic.held
         if held >= self._terms.max_watches and not replacing:
             raise TooManyWatches(f"This connection holds {held} watches, which is the limit: close one first.")
+        holdings = self._outbox.holdings
+        if holdings is not None and holdings.held > self._terms.max_watch_bytes and not replacing:
+            raise TooManyWatches(
+                f"The watches of this connection take {holdings.held} bytes, which is the limit: close one first."
+            )
 
     def _refuse_unsupported(self, command: BaseCommand) -> None:
         name = BaseCommand.Type.Name(command.type)
@@ -382,9 +407,10 @@ DATA_COMMANDS = frozenset(
 
 def _check_name(what: str, name: str) -> None:
     """Names of subscriptions and consumers are anything that can be shown and stored."""
-    if not name.strip():
+    # By characters first: a name may be as long as a command, and each further check would cost with it.
+    if len(name) <= MAX_LOCAL_NAME_BYTES and not name.strip():
         raise BadConsumerName(f"The {what} has no name: give it one.")
-    if len(name.encode()) > MAX_LOCAL_NAME_BYTES:
+    if len(name) > MAX_LOCAL_NAME_BYTES or len(name.encode()) > MAX_LOCAL_NAME_BYTES:
         raise BadConsumerName(f"The name of the {what} is longer than {MAX_LOCAL_NAME_BYTES} bytes: shorten it.")
 
 

@@ -39,6 +39,18 @@ class TooManyFilters(WatchRefused):
     http_status = 412
 
 
+class LongFilter(WatchRefused):
+    """One that no property of a topic could match, or more of them than a watch may have."""
+
+    server_error = api.NotAllowedError
+    http_status = 412
+
+
+class LongQuestion(WatchRefused):
+    server_error = api.NotAllowedError
+    http_status = 412
+
+
 class TooManyWatches(WatchRefused):
     server_error = api.TooManyRequests
     http_status = 429

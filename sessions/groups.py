@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from metadata.tasks import Tasks
 from protocol.backoff import Backoff
 from protocol.names import NamespaceName
 from protocol.wire import pulsar_api_pb2 as api
+from sessions.bucket_sets import BucketSet
 from sessions.outbox import Outbox
 from sessions.readback import ReadBack
 from sessions.set_groups import SetGroup, SetWatch
@@ -71,6 +73,7 @@ class Surroundings:
 
 class Group(SetGroup):
     COMMAND = api.BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE
+    COST = 6 * 1_024
 
     def __init__(self, namespace: NamespaceName, filters: Filters, around: Surroundings) -> None:
         topics = TopicSet(f"topic://{namespace}/", around.frame_limit)
@@ -79,10 +82,12 @@ class Group(SetGroup):
         self._path = keys.namespace_path(namespace)
         self.filters = filters
         self._around = around
-        self._unlisted = set(range(keys.BUCKETS))
-        self._listing: dict[int, set[str]] = {}  # buckets being listed, with the topics to read again afterwards
-        self._listed_at = [0] * keys.BUCKETS  # the read-back's moment when a listing was complete
-        self._again: set[int] = set()  # buckets that had a gap while they were listed
+        self._unlisted = BucketSet.whole()
+        self._listing = BucketSet()  # buckets being listed
+        self._doubtful: dict[int, set[str]] = {}  # by bucket that is being listed: topics to read again afterwards
+        # The read-back's moment when a listing was complete, by bucket: in the least room, as there may be many groups.
+        self._listed_at = array("q", bytes(8 * keys.BUCKETS))
+        self._again = BucketSet()  # buckets that had a gap while they were listed
         self.list_again(range(keys.BUCKETS))
 
     @property
@@ -93,6 +98,10 @@ class Group(SetGroup):
     @property
     def complete(self) -> bool:
         return not self._unlisted and not self._listing and self._around.whole()
+
+    @property
+    def cost(self) -> int:
+        return self.COST + 2 * sum(len(key) + len(value) for key, value in self.filters)
 
     def join(self, watch: SetWatch) -> None:
         self._around.readback.hurry(self._path)
@@ -131,7 +140,7 @@ class Group(SetGroup):
             return
         if bucket in self._listing:
             # The listing under way may be older or newer than this read: only a later read can tell.
-            self._listing[bucket].add(path)
+            self._doubtful.setdefault(bucket, set()).add(path)
         elif bucket not in self._unlisted:
             self.topics.update(bucket, name, incarnation)
             self._schedule()
@@ -145,7 +154,7 @@ class Group(SetGroup):
                 self._again.add(bucket)
             elif readback.trusted(bucket):
                 self._unlisted.discard(bucket)
-                self._listing[bucket] = set()
+                self._listing.add(bucket)
                 together.setdefault(readback.route(bucket), []).append(bucket)
             else:
                 self._unlisted.add(bucket)
@@ -174,18 +183,21 @@ class Group(SetGroup):
     def _take_listed(self, buckets: Sequence[int], listed: Mapping[int, Mapping[str, str]]) -> list[int]:
         """Take in what was listed; the buckets that have to be listed once more."""
         readback = self._around.readback
+        moment = readback.moment()
         once_more = []
         for bucket in buckets:
             if self.closed or not readback.trusted(bucket):
                 # Not to be listed now; the gap that ends the distrust begins it again.
-                del self._listing[bucket]
+                self._listing.discard(bucket)
+                self._doubtful.pop(bucket, None)
                 self._unlisted.add(bucket)
             elif bucket in self._again or bucket not in listed:
                 once_more.append(bucket)
             else:
                 self.topics.replace(bucket, listed[bucket])
-                doubtful = self._listing.pop(bucket)
-                self._listed_at[bucket] = readback.moment()
+                self._listing.discard(bucket)
+                doubtful = self._doubtful.pop(bucket, set())
+                self._listed_at[bucket] = moment
                 for path in doubtful | readback.under_way(bucket):
                     if path.rpartition("/")[0] == self._path:
                         readback.read_again(bucket, path)

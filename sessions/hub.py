@@ -31,12 +31,15 @@ from sessions.outbox import Outbox
 from sessions.points import FanOut, Point, Watch
 from sessions.readback import Found, ReadBack
 from sessions.splice import frame_head
+from sessions.turns import end_in_turns
 from sessions.whereabouts import LogUrl, Whereabouts
 
 log = logging.getLogger(__name__)
 
 # Sends between two yields of a fan-out: so many stall other tasks for 1 to 2 ms, and a yield costs as much as 3 sends.
 _SENDS_PER_TURN: Final = 128
+# What a watch takes, with its point if it is the only one there, beside the name of its topic.
+_WATCH_COST: Final = 1_024
 # An error is a verdict, and these are none: the lookup waits instead.
 _TEMPORARY: Final = (StoreUnavailable, StoreLost, StoreFull, StoreDenied)
 _FIRST_PAUSE: Final = 0.05
@@ -112,6 +115,7 @@ class Hub:
         watch = registry[session_id] = Watch(outbox, registry, session_id, create_as, point)
         point.add(watch)
         self.counters.watches += 1
+        outbox.hold(_WATCH_COST + len(path))
         if point.tail is not None and self._readback.is_settled(bucket, path):
             self._tell([watch], point, point.tail)
         else:
@@ -130,9 +134,9 @@ class Hub:
 
     def drop_all(self, registry: dict[int, Watch]) -> None:
         """The connection is gone."""
-        for watch in registry.values():
-            self._detach(watch)
+        watches = list(registry.values())
         registry.clear()
+        end_in_turns(self._nursery, watches, self._detach)
 
     # What the feed calls.
 
@@ -364,6 +368,7 @@ class Hub:
         point.remove(watch)
         self._asked.pop(watch, None)
         self.counters.watches -= 1
+        watch.outbox.hold(-_WATCH_COST - len(point.path))
         if not point.watched:
             bucket = keys.bucket_of(point.path)
             del self._points[bucket][point.path]

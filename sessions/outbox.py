@@ -10,14 +10,13 @@ import trio
 
 from metadata.tasks import Tasks
 from sessions.backlog import Backlog, Source
+from sessions.budgets import Holdings, burden, shed
 from sessions.counters import CloseReason, Counters
 
 log = logging.getLogger(__name__)
 
 # How many frames the writer sends before it lets other tasks run: 64 sends are a stall of 1 to 3 ms.
 FRAMES_PER_TURN = 64
-# In seconds: those that began to wait within so short a time are told apart by how much it is.
-_MOMENT = 0.1
 # The kernel takes no more than 1,024 buffers in one call.
 PARTS_PER_SEND = 512
 
@@ -43,7 +42,18 @@ class Outbox:
     The socket object is kept, never its number: after a close the number is soon another connection's.
     """
 
-    __slots__ = ("_backlog", "_counters", "_limits", "_nursery", "_progress", "_slow", "_sock", "_waiting", "closed")
+    __slots__ = (
+        "_backlog",
+        "_counters",
+        "_limits",
+        "_nursery",
+        "_progress",
+        "_slow",
+        "_sock",
+        "_waiting",
+        "closed",
+        "holdings",
+    )
 
     def __init__(
         self,
@@ -62,7 +72,13 @@ class Outbox:
         self._backlog: Backlog | None = None
         self._progress: trio.Event | None = None
         self._waiting: dict[Callable[[], None], None] | None = None  # in their order, each once
+        self.holdings: Holdings | None = None  # here, because it is what all watches know of their connection
         self.closed = False
+
+    def hold(self, change: int) -> None:
+        """The watches that are sent by this one take so many bytes more, or less."""
+        if self.holdings is not None:
+            self.holdings.change(change)
 
     @property
     def queued_bytes(self) -> int:
@@ -267,14 +283,19 @@ class Outbox:
 
         Whoever reads may have most for a moment, with what it was just given.
         """
-        while self._counters.outbox_bytes > self._limits.total_bytes and self._slow:
-            now = trio.current_time()
-            max(self._slow, key=lambda outbox: outbox.burden(now)).close(CloseReason.OVERLOAD)
+        if self._is_over_total():
+            shed(self._slow, self._is_over_total, trio.current_time())
+
+    def _is_over_total(self) -> bool:
+        return self._counters.outbox_bytes > self._limits.total_bytes
+
+    def give_up(self) -> None:
+        self.close(CloseReason.OVERLOAD)
 
     def burden(self, now: float) -> float:
         """What the queue costs everybody: its bytes, times the seconds since the peer has taken any."""
         backlog = self._backlog
-        return 0.0 if backlog is None else backlog.size * (now - backlog.moved_at + _MOMENT)
+        return 0.0 if backlog is None else burden(backlog.size, backlog.moved_at, now)
 
     def _start_backlog(self) -> Backlog:
         self._backlog = backlog = Backlog(trio.current_time())

@@ -25,17 +25,22 @@ _OPTIONS.log_errors = False
 _OPTIONS.never_capture = True
 
 
+def subject_of(namespace: NamespaceName, local: str) -> bytes:
+    """What all patterns of a namespace are compared with for this topic."""
+    return f"{namespace}/{_base(local)}".encode()
+
+
 class TopicPattern:
     """A pattern within one namespace, asked about local names."""
 
-    __slots__ = ("_prefix", "_regexp", "text")
+    __slots__ = ("_namespace", "_regexp", "text")
 
     def __init__(self, namespace: NamespaceName, text: str) -> None:
         """Raise LongPattern or BadPattern for one that cannot be used."""
         if len(text) > MAX_PATTERN_LENGTH:
             raise LongPattern(f"A pattern has at most {MAX_PATTERN_LENGTH} characters, not {len(text)}: shorten it.")
         self.text = text
-        self._prefix = f"{namespace}/"
+        self._namespace = namespace
         try:
             self._regexp = re2.compile(_without_domain(text).encode(), _OPTIONS)
         except (re2.error, UnicodeEncodeError):
@@ -44,7 +49,11 @@ class TopicPattern:
             ) from None
 
     def matches(self, local: str) -> bool:
-        return self._regexp.fullmatch((self._prefix + _base(local)).encode()) is not None
+        return self.fits(subject_of(self._namespace, local))
+
+    def fits(self, subject: bytes) -> bool:
+        """The same of a topic's subject, for one that is compared with many patterns."""
+        return self._regexp.fullmatch(subject) is not None
 
 
 def _without_domain(text: str) -> str:

@@ -19,6 +19,12 @@ _SENDS_PER_TURN: Final = 128
 # Frames that are kept until the next step, for further sessions with the same id.
 _KEPT_FRAMES: Final = 256
 _SHORT: Final = 4_096
+# What a watch takes by itself.
+_WATCH_COST: Final = 1_024
+# Of the hash that a client comes back with, in characters; real ones have eight. A longer one is not kept.
+MAX_HASH_LENGTH: Final = 64
+# As good as any other that does not match.
+_NO_HASH: Final = ""
 
 
 class SetWatch:
@@ -32,7 +38,7 @@ class SetWatch:
     def __init__(self, outbox: Outbox, watch_id: int, current_hash: str | None, group: SetGroup) -> None:
         self.outbox = outbox
         self.watch_id = watch_id
-        self.current_hash = current_hash
+        self.current_hash = current_hash if len(current_hash or "") <= MAX_HASH_LENGTH else _NO_HASH
         self.field = id_field(watch_id)
         self.key = self.KEY_OFFSET + watch_id
         self.group = group
@@ -50,10 +56,13 @@ class SetWatch:
 class SetGroup(ABC):
     # What carries the steps of the set.
     COMMAND: ClassVar[int]
+    # What a group takes beside its watches and what it is asked for by.
+    COST: ClassVar[int]
 
     def __init__(self, topics: TopicSet, *, nursery: Tasks, window: float) -> None:
         self.topics = topics
         self.watches: dict[SetWatch, None] = {}
+        self._payer: SetWatch | None = None  # whose connection the group counts for: the one that has been here longest
         self.closed = False
         self._nursery = nursery
         self._window = window
@@ -84,8 +93,16 @@ class SetGroup(ABC):
 
     # Sessions.
 
+    @property
+    def cost(self) -> int:
+        """Bytes, about. Fixed for the life of a group."""
+        return self.COST
+
     def join(self, watch: SetWatch) -> None:
         self.watches[watch] = None
+        watch.outbox.hold(_WATCH_COST)
+        if self._payer is None:
+            self._pay(watch)
         self._waiting[watch] = self._moment()
         self._admit_waiting()
 
@@ -93,8 +110,18 @@ class SetGroup(ABC):
         del self.watches[watch]
         watch.closed = True
         self._waiting.pop(watch, None)
+        watch.outbox.hold(-_WATCH_COST)
+        if self._payer is watch:
+            watch.outbox.hold(-self.cost)
+            self._payer = None
+            if self.watches:
+                self._pay(next(iter(self.watches)))
         if not self.watches:
             self.closed = True
+
+    def _pay(self, watch: SetWatch) -> None:
+        self._payer = watch
+        watch.outbox.hold(self.cost)
 
     def _admit(self, watch: SetWatch) -> None:
         """Flush first: then the snapshot and the next diff fit together, for this session and for the others."""
@@ -104,14 +131,18 @@ class SetGroup(ABC):
         del self._waiting[watch]
         self._greet(watch)
 
-    def _admit_waiting(self) -> None:
+    def _admit_waiting(self) -> bool:
+        """Whether there was somebody to admit."""
         if not self._waiting or not self.complete:
-            return
+            return False
+        admitted = False
         settled_until = self._settled_until()
         for watch, asked in list(self._waiting.items()):
             if asked >= settled_until:
                 break  # and so do all who came later
             self._admit(watch)
+            admitted = True
+        return admitted
 
     # Telling.
 

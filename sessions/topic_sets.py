@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
-from metadata import keys
 from protocol.hashing import topic_set_hash
 from sessions.splice import tagged_length
 
@@ -30,6 +29,7 @@ _REMEMBERED_STEPS: Final = 256
 _prefix = lru_cache(maxsize=4_096)(tagged_length)
 
 Incarnation = str
+_NOBODY: Final[Mapping[str, Incarnation]] = {}
 _Told = tuple[int, Incarnation | None]  # the topic's bucket, and under which incarnation it was told, if at all
 
 
@@ -38,8 +38,9 @@ class TopicSet:
         self.step = 0
         self._prefix = prefix  # "topic://tenant/namespace/"
         self._frame_limit = frame_limit - _FRAME_OVERHEAD
-        # By bucket, because that is how the store is read again after a gap.
-        self._true: list[dict[str, Incarnation]] = [{} for _ in range(keys.BUCKETS)]
+        # By bucket, because that is how the store is read again after a gap. Only those that hold something: most sets
+        # that are filtered are small, and there may be thousands of them.
+        self._true: dict[int, dict[str, Incarnation]] = {}
         self._told: dict[str, _Told] = {}  # where it differs from the truth: what was told instead
         self._steps: deque[Mapping[str, _Told]] = deque()  # per step: what was told before it
         self._remembered = 0
@@ -47,7 +48,7 @@ class TopicSet:
         self._hash: str | None = None
 
     def __len__(self) -> int:
-        return sum(map(len, self._true))
+        return sum(map(len, self._true.values()))
 
     @property
     def changed(self) -> bool:
@@ -56,14 +57,16 @@ class TopicSet:
 
     def update(self, bucket: int, name: str, incarnation: Incarnation | None) -> None:
         """A topic is in the set under this incarnation, or not in it (None)."""
-        members = self._true[bucket]
+        members = self._true.get(bucket, _NOBODY)
         before = members.get(name)
         if before == incarnation:
             return
-        if incarnation is None:
-            del members[name]
+        if incarnation is not None:
+            self._true.setdefault(bucket, {})[name] = incarnation
+        elif len(members) == 1:
+            del self._true[bucket]
         else:
-            members[name] = incarnation
+            del self._true[bucket][name]
         _, told = self._told.setdefault(name, (bucket, before))
         if told == incarnation:
             # Back at what everybody believes: nothing to tell.
@@ -71,12 +74,14 @@ class TopicSet:
 
     def replace(self, bucket: int, members: Mapping[str, Incarnation]) -> None:
         """All members of a bucket were read again."""
-        if not self._true[bucket] and self._told.keys().isdisjoint(members):
+        known = self._true.get(bucket, _NOBODY)
+        if not known and self._told.keys().isdisjoint(members):
             # The first listing, which may be a long one: all of it is new.
-            self._true[bucket] = dict(members)
-            self._told.update(dict.fromkeys(members, (bucket, None)))
+            if members:
+                self._true[bucket] = dict(members)
+                self._told.update(dict.fromkeys(members, (bucket, None)))
             return
-        for name in [name for name in self._true[bucket] if name not in members]:
+        for name in [name for name in known if name not in members]:
             self.update(bucket, name, None)
         for name, incarnation in members.items():
             self.update(bucket, name, incarnation)
@@ -127,7 +132,7 @@ class TopicSet:
                 before.setdefault(name, told)
         removed, added = [], []
         for name, (bucket, then) in before.items():
-            _, now = self._told.get(name) or (bucket, self._true[bucket].get(name))
+            _, now = self._told.get(name) or (bucket, self._true.get(bucket, _NOBODY).get(name))
             if then == now:
                 continue
             if then is not None:
@@ -170,7 +175,7 @@ class TopicSet:
             yield b"".join(piece)
 
     def _told_names(self) -> Iterator[str]:
-        for members in self._true:
+        for members in self._true.values():
             for name in members:
                 if name not in self._told:
                     yield self._prefix + name

@@ -18,7 +18,7 @@ from protocol.hashing import topic_set_hash
 from protocol.names import NamespaceName, TopicName
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
-from sessions.classic import ClassicService
+from sessions.classic import MAX_QUESTION_SIZE, ClassicService
 from tests.support.asking import Asker, asking
 from tests.support.nodes import running_node, transitions_of
 from tests.support.processes import ValkeyProcess
@@ -205,3 +205,10 @@ async def test_those_who_ask_before_a_listing_begins_share_it(valkey: ValkeyProc
         topics.let_go.set()
         await eventually(lambda: found == [["orders"]] * 11)
         assert (topics.begun, service.counters.listings) == (2, 2)
+
+
+async def test_a_question_that_carries_more_than_a_question_is_refused(valkey: ValkeyProcess) -> None:
+    async with asked(valkey.url) as (asker, _, _):
+        refused = await asker.topics(known="x" * MAX_QUESTION_SIZE)
+        assert (refused.type, refused.error.error) == (BaseCommand.ERROR, api.NotAllowedError)
+        assert (await asker.topics(known="x" * 1_000)).type == BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE

@@ -381,3 +381,11 @@ def test_damaged_frame_is_refused_or_a_whole_command(original: bytes, data: st.D
     for frame in frames:
         if isinstance(frame, Frame):
             encode(frame.command)
+
+
+def test_forgotten_frame_leaves_nothing_and_the_next_is_read_from_its_beginning() -> None:
+    decoder = FrameDecoder()
+    decoder.receive(PING[:7])
+    decoder.forget()
+    assert decoder.pending == 0
+    assert len(decoder.receive(PING)) == 1

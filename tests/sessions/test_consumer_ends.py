@@ -11,6 +11,7 @@ from metadata import keys
 from metadata.registrations import Registrations
 from metadata.subscriptions import SubscriptionType
 from protocol.wire import pulsar_api_pb2 as api
+from sessions.departures import Departure, Departures
 from tests.sessions.consumers import LONG, TOPIC, counters, near_and_far, serving, stored, until_detached
 from tests.support.consumers import LIMIT, registering, stays, until_shared
 from tests.support.nodes import running_node, transitions_of
@@ -266,3 +267,32 @@ async def test_a_detached_consumer_keeps_its_segments_while_the_store_is_away(fr
         await eventually(lambda: back.answered, within=LIMIT)
         assert back.ids == roamer.ids
         assert counters(node).evictions == 0
+
+
+async def test_consumers_of_a_connection_that_ends_are_signed_off_by_one_task_a_few_at_a_time(
+    valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 200
+    under_way: set[str] = set()
+    told: set[str] = set()
+    most = 0
+    tell = Departures.tell
+
+    async def counted(departures: Departures, departure: Departure) -> None:
+        nonlocal most
+        under_way.add(departure.name)
+        most = max(most, len(under_way))
+        await tell(departures, departure)
+        under_way.discard(departure.name)
+        told.add(departure.name)
+
+    monkeypatch.setattr(Departures, "tell", counted)
+    async with serving(valkey.url, segments=1) as node:
+        async with registering(node.pulsar_url) as client:
+            pairs = [client.subscription(TOPIC, "s", f"c{number}") for number in range(count)]
+            await client.send(*(command for _, command in pairs))
+            await eventually(lambda: node.consumers.counters.attached == count)
+        await eventually(lambda: len(told) == count)
+        assert 1 < most <= 64
+        assert node.consumers.counters.consumers == 0
+        assert not any(consumer.attachment.node for consumer in (await stored(node)).consumers.values())

@@ -43,6 +43,7 @@ class RecordingOutbox(Outbox):
 
     def __init__(self) -> None:
         self.closed = False
+        self.holdings = None
         self._sent = b""
 
     def push(self, parts: tuple[bytes, ...], watch: int) -> None:
@@ -450,6 +451,49 @@ def test_filters_are_limited_in_number_as_they_came() -> None:
     assert "3" in refused.message
     assert len(talk.namespaces.opened) == 1
     assert talk.ask(replies.ping()) == replies.pong()
+
+
+def test_filters_are_limited_in_bytes_each_and_together() -> None:
+    talk = Talk()
+    fits = [("k" * 24, "é" * 500)]
+    assert talk.say(watch_namespace(1, filters=fits)) == []
+    for filters in (
+        [("k" * 25, "é" * 500)],
+        [("a", "1"), ("k" * 1_025, "")],
+        [(f"{number:03}", "x" * 700) for number in range(100)],
+    ):
+        refused = talk.ask(watch_namespace(1, filters=filters)).watchScalableTopicsUpdate
+        assert (refused.watch_id, refused.error) == (1, api.NotAllowedError)
+        assert "at most" in refused.message
+        assert len(refused.message) < 200
+    assert len(talk.namespaces.opened) == 1
+    assert talk.namespaces.closed == [1]  # what the id had before
+
+
+@pytest.mark.parametrize(
+    "what", ["x" * 200_000, "/" * 200_000, "topic://" + "/" * 200_000, " " * 200_000, "topic://t/n/" + "a/" * 100_000]
+)
+def test_a_name_as_long_as_a_command_is_refused_by_its_length_alone(what: str) -> None:
+    talk = Talk()
+    lookup = BaseCommand(type=BaseCommand.LOOKUP)
+    lookup.lookupTopic.topic, lookup.lookupTopic.request_id = what, 3
+    answer = talk.ask(lookup).lookupTopicResponse
+    assert (answer.request_id, answer.error) == (3, api.InvalidTopicName)
+    update = talk.ask(watch(4, what)).scalableTopicUpdate
+    assert (update.session_id, update.error) == (4, api.InvalidTopicName)
+    told = talk.ask(watch_namespace(5, what)).watchScalableTopicsUpdate
+    assert (told.watch_id, told.error) == (5, api.InvalidTopicName)
+    for message in (answer.message, update.message, told.message):
+        assert "4096 characters" in message
+        assert len(message) < 300
+    for subscription, name in ((what, "one"), ("bills", what)):
+        command = subscribe(6, name=name)
+        command.scalableTopicSubscribe.subscription = subscription
+        refused = talk.ask(command).scalableTopicSubscribeResponse
+        assert (refused.request_id, refused.error) == (9, api.NotAllowedError)
+        assert "1024 bytes" in refused.message
+    assert talk.hub.opened == []
+    assert talk.consumers.subscribed == []
 
 
 def test_one_namespace_watch_too_many_is_refused_at_its_first_open() -> None:

@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from metadata import keys
+from sessions.set_groups import MAX_HASH_LENGTH
 from tests.sessions.group_updates import diff_of, names, pass_window, read_in_window
 from tests.sessions.staged_groups import PREFIX, WINDOW, full, hash_of, quiet, settle, staged
 
@@ -249,3 +250,13 @@ async def test_a_burst_is_few_frames_and_the_set_is_whole(mock_clock: MockClock)
             assert peer.take(), "nothing came, and something is missing"
         # Four of ten bursts open a window, and each frame holds a thousand names and more.
         assert len(peer.updates) <= 1 + 2 * 4 + 10_000 // 1_000
+
+
+async def test_a_hash_that_none_can_be_is_not_kept_and_matches_nothing(mock_clock: MockClock) -> None:
+    async with staged("a") as stage:
+        peer = stage.peer()
+        watch = stage.join(peer, "x" * 100_000)
+        assert len(watch.current_hash or "") <= MAX_HASH_LENGTH
+        await settle()
+        peer.take()
+        assert (peer.held, stage.hash_matches) == (full(["a"]), 0)

@@ -102,7 +102,7 @@ def test_every_telling_is_the_diff_that_the_servers_own_set_gives(seed: int) -> 
             change = next(rest)
         pending = {name: before for name, (_, before) in topics._told.items()}
         assert set(telling.removed) == {name for name, before in pending.items() if before is not None}
-        true = {name for members in topics._true for name in members}
+        true = {name for members in topics._true.values() for name in members}
         assert set(telling.added) == {name for name in pending if name in true}
         topics.flush()
     assert not topics.changed
