@@ -34,6 +34,7 @@ from benchmarks import (
     watches,
 )
 from benchmarks.figures import Figure, MeasurementFailed, as_json, print_table
+from benchmarks.hostile import measuring as hostile
 
 BENCHMARKS: Mapping[str, Callable[[bool], list[Figure]]] = {
     "push": push.measure,
@@ -51,6 +52,7 @@ BENCHMARKS: Mapping[str, Callable[[bool], list[Figure]]] = {
     "dispatch": dispatch.measure,
     "delayed": delayed.measure,
     "segments": segments.measure,
+    "hostile": hostile.measure,
     "record": record.measure,
     "analysis": analysis.measure,
     "replay": replay.measure,

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.figures import Figure, Quantity
+from benchmarks.hostile.attacks import ATTACKS
 
 FIGURES = {
     "push": ["CPU per pushed frame"],
@@ -43,6 +44,11 @@ FIGURES = {
     ],
     "delayed": ["lateness of delayed messages, p99"],
     "segments": ["memory per idle segment"],
+    "hostile": [
+        f"{attack.name}: {figure}"
+        for attack in ATTACKS.values()
+        for figure in ("PING, p99", "SEND, p99", *(["GET, p99"] if attack.is_http else []), "memory after")
+    ],
     "record": ["recorder overhead"],
     "analysis": ["analysis of a smaller trace", "analysis of a larger trace", "analysis, how time grows"],
     "replay": ["lateness of a replay, p99", "from due to shown in a replay, p99"],
