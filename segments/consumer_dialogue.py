@@ -46,6 +46,8 @@ _EARLIEST: Final = 2**63
 _MOST_ACKS: Final = 100_000
 # Ids of messages that are looked at before others are served: some milliseconds.
 WORK_PER_TURN: Final = 1_000
+# So many words of the messages of a batch are about as much work as one id.
+_WORDS_PER_ID: Final = 16
 # Consumers of a connection that leave in one step when it ends. Under Key_Shared, where it takes longest: milliseconds.
 _LEAVING: Final = 100
 
@@ -196,6 +198,7 @@ class ConsumerDialogue:
         told = self._answer_to(request) if request.HasField("request_id") else None
         ledger = opened.log.ledger
         positions = [(m.entryId, tuple(m.ack_set)) for m in request.message_id if m.ledgerId == ledger]
+        self.work += sum([len(ack_set) for _, ack_set in positions]) // _WORDS_PER_ID
         if is_cumulative:
             for index, ack_set in positions[:1]:
                 opened.subscription.ack_cumulative(opened.consumer, index, ack_set, told)

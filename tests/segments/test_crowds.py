@@ -203,3 +203,18 @@ async def test_long_acknowledgement_settles_all_and_is_answered_once(valkey: Val
         stats = BaseCommand(type=BaseCommand.CONSUMER_STATS)
         stats.consumerStats.consumer_id, stats.consumerStats.request_id = CONSUMER_ID, 8
         assert (await consumer_.ask(stats)).consumerStatsResponse.request_id == 8, "nothing else was answered"
+
+
+async def test_words_of_batches_count_as_work(valkey: ValkeyProcess) -> None:
+    async with node_with_messages(valkey.url, 1) as node:
+        peer = ListeningPeer()
+        dialogue = node.data.plane.connect(peer, "", "")
+        dialogue.receive(subscribe(), b"")
+        await eventually(lambda: peer.heard)
+        [log] = node.data.hosting.logs
+        command = BaseCommand(type=BaseCommand.ACK)
+        command.ack.consumer_id, command.ack.ack_type = CONSUMER_ID, api.CommandAck.Individual
+        for _ in range(20):
+            command.ack.message_id.add(ledgerId=log.ledger, entryId=0).ack_set.extend([-1] * 1_500)
+        dialogue.receive(command, b"")
+        assert dialogue.congested
