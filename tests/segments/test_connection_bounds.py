@@ -11,6 +11,7 @@ import trio.testing
 
 from protocol.client import requests
 from protocol.framing import encode
+from protocol.turns import SlowTurns
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.connection import DataDialogue, DataPlane
@@ -67,7 +68,8 @@ async def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         dialogue.receive(command, b"")
 
     async with trio.open_nursery() as nursery:
-        dialogue = DataDialogue(cast(DataPlane, SimpleNamespace(hosting=slow, nursery=nursery)), peer, "", "")
+        plane = SimpleNamespace(hosting=slow, nursery=nursery, turns=SlowTurns())
+        dialogue = DataDialogue(cast(DataPlane, plane), peer, "", "")
         for number in range(5):
             ask(number)
         await trio.testing.wait_all_tasks_blocked()

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from protocol.client import requests
+from protocol.turns import SlowTurns
 from segments.connection import DataDialogue, DataPlane
 from segments.consumers import Consumer
 from segments.dispatch.receivers import Kind
@@ -55,7 +56,7 @@ async def test_consumer_that_is_closed_while_it_is_let_in_holds_no_place(
     async with desk(valkey.url) as d, trio.open_nursery() as nursery:
         peer = ListeningPeer()
         here = Here(d.log)
-        plane = SimpleNamespace(hosting=here, starting=here, seats=here, nursery=nursery)
+        plane = SimpleNamespace(hosting=here, starting=here, seats=here, nursery=nursery, turns=SlowTurns())
         dialogue = DataDialogue(cast(DataPlane, plane), peer, "", "")
         let_in = d.log.subscribe
 

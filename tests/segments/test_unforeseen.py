@@ -13,6 +13,7 @@ import trio.testing
 from metadata.errors import StoreError
 from metadata.log_entries import StoredEntry
 from protocol.framing import encode, encode_payload
+from protocol.turns import SlowTurns
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.connection import DataDialogue, DataPlane
@@ -136,7 +137,7 @@ class Nowhere:
 async def test_refusal_whose_text_no_wire_can_carry_is_told_all_the_same() -> None:
     peer = ListeningPeer()
     async with trio.open_nursery() as nursery:
-        plane = SimpleNamespace(hosting=Nowhere(), nursery=nursery)
+        plane = SimpleNamespace(hosting=Nowhere(), nursery=nursery, turns=SlowTurns())
         command = BaseCommand(type=BaseCommand.LOOKUP)
         command.lookupTopic.request_id, command.lookupTopic.topic = 1, SEGMENT
         DataDialogue(cast(DataPlane, plane), peer, "", "").receive(command, b"")
