@@ -107,7 +107,7 @@ def _try(attack: Attack, server: RunningServer, client: Healthy, enemy: Attacker
     unready = enemy.prepare(attack.name, server.pulsar_address, server.http_address, quick)
     cpu = cpu_seconds(server.pid)
     client.begin()
-    deed = enemy.attack(scale.attack)
+    deed = enemy.attack(scale.attack * attack.times)
     time.sleep(scale.after)
     beside = client.end()
     cpu = cpu_seconds(server.pid) - cpu

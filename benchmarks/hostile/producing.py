@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 from benchmarks.hostile.commands import LONG, flow, frame, joined, pairs, producer, send, subscribe
 from benchmarks.hostile.peers import Gone, Peer
@@ -39,20 +40,27 @@ def initial_subscriptions(scene: Scene) -> Iterator[None]:
 
 
 def cycles(scene: Scene) -> Iterator[None]:
-    """Connect, produce, acknowledge, close: what every client does, very often."""
+    """Connect, produce, acknowledge, close: what every client does, eight at a time and very often."""
     segment = scene.segment("cycles")
     ledger = scene.ledger(segment)
-    peer = scene.peer()
-    peer.ask(subscribe(1, segment, "keeper"))
     yield
     number = 0
     while scene.goes_on:
-        with Peer(scene.pulsar, scene.account) as peer:
-            peer.ask(subscribe(1, segment) + producer(1, segment), 2)
-            peer.ask(flow(1, 10) + send(1, 0), 2)
-            ids = [MessageIdData(ledgerId=ledger, entryId=number)]
-            peer.ask(frame("ACK", consumer_id=1, ack_type="Individual", message_id=ids, request_id=3))
-        number += 1
+        with ExitStack() as ending:
+            peers = [ending.enter_context(Peer(scene.pulsar, scene.account)) for _ in range(8)]
+            for at, peer in enumerate(peers):
+                peer.say(subscribe(1, segment, f"subscription-{at}") + producer(1, segment))
+            for peer in peers:
+                peer.hear(2 - peer.answered)
+                peer.say(flow(1, 10) + send(1, 0))
+            for peer in peers:
+                # Its receipt and a message, whoever that is of.
+                peer.hear(4 - peer.answered)
+                ids = [MessageIdData(ledgerId=ledger, entryId=number)]
+                peer.say(frame("ACK", consumer_id=1, ack_type="Individual", message_id=ids))
+                number += 1
+            for peer in peers:
+                peer.await_calm()
 
 
 def producers_come_and_go(scene: Scene) -> Iterator[None]:
@@ -183,7 +191,7 @@ PRODUCING = (
     Attack("150 producers with 4 MB of properties", properties),
     Attack("60 producer names of 4.9 MB", names),
     Attack("initial subscription names of 4.9 MB", initial_subscriptions),
-    Attack("connect, produce, acknowledge, close", cycles),
+    Attack("connect, produce, acknowledge, close", cycles, times=8),
     Attack("producers come and go", producers_come_and_go),
     Attack("producers of ever new names", named_producers),
     Attack("9,000 producers wait for their turn", producers_wait),

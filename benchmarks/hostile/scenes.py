@@ -149,5 +149,7 @@ class Attack:
     act: Callable[[Scene], Iterator[None]]
     # Whether others who use the admin API are looked at, too.
     is_http: bool = False
+    # How many times as long as others it takes: what adds up slowly is not seen in a moment.
+    times: int = 1
     # Whether it leaves topics behind that would be in the way of the next.
     litters: bool = False
