@@ -30,6 +30,10 @@ log = logging.getLogger(__name__)
 HANDSHAKE_FRAME_LIMIT = 16 * 1024
 # Frames handled before other tasks run: a full buffer of PINGs would take tens of milliseconds.
 FRAMES_PER_TURN = 64
+# A full buffer of tiny frames takes tens of milliseconds to parse, before the first of them is handled. So much is
+# received at a time from a peer that sends frames shorter than this, more than a turn's worth together.
+TINY_FRAME = 128
+TINY_FRAMES_WINDOW = 8 * 1024
 # Bytes of a frame that count as progress: who sends it byte by byte is as good as one who has stopped.
 PROGRESS = 64 * 1024
 # Bytes of all frames that have arrived in part, unless the settings say otherwise.
@@ -95,6 +99,7 @@ class Connection:
         "_opens_paid",
         "_paid_until",
         "_paused",
+        "_sends_tiny_frames",
         "_service",
         "_settled",
         "_sock",
@@ -114,6 +119,7 @@ class Connection:
         )
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_LIMIT - FRAME_PADDING, cuts=True)
         self._unfinished: UnfinishedFrame | None = None
+        self._sends_tiny_frames = False  # many of them at a time
         self._settled = False  # CONNECT was accepted
         self._awaiting_life = False  # nothing heard since our last PING
         self._paused = False  # not reading, because too many replies wait or too many watches were opened
@@ -163,6 +169,8 @@ class Connection:
     def _receive(self) -> memoryview | None:
         """What the socket has for us, in the shared buffer: to be used before the next await."""
         buffer = self._service.buffer
+        if self._sends_tiny_frames:
+            buffer = buffer[:TINY_FRAMES_WINDOW]
         try:
             length = self._sock.recv_into(buffer)
         except BlockingIOError:
@@ -182,6 +190,7 @@ class Connection:
             frames, bad = error.preceding, error
         if frames:
             self._awaiting_life = False
+        self._sends_tiny_frames = len(frames) > FRAMES_PER_TURN and len(received) < TINY_FRAME * len(frames)
         pending = self._decoder.pending
         if pending or self._unfinished is not None:
             self._note_unfinished(pending, is_another=bool(frames))

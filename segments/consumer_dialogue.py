@@ -108,6 +108,7 @@ class ConsumerDialogue:
         if before is not None:
             before.log.unsubscribe(before.consumer, before.subscription)
         log_ = await self._talk.around.hosting.open(request.topic, surely=True)
+        await self._talk.take_turn()
         if request.HasField("schema"):
             schema = Schema.from_wire(request.schema)
             await self._talk.around.schemas.check_consumer(TopicName.parse(request.topic), schema)
@@ -135,6 +136,7 @@ class ConsumerDialogue:
         kind = _KINDS[request.subType]
         sought = _sought(before, log_, request)
         start = await self._talk.around.starting.of(log_, request)
+        await self._talk.take_turn()
         begins = start.index if sought is None else partial(log_.within, sought)
         # A classic log is sealed by its migration, and by nothing else.
         is_segment = log_.place.segment_id is not None or log_.sealed

@@ -65,6 +65,13 @@ class Conversation:
         self._is_over = False
         self._opening: dict[Key, trio.CancelScope] = {}
         self._requests = 0  # under way
+        self._turn = trio.Lock()
+
+    async def take_turn(self) -> None:
+        """Wait while others of this connection go on: of thousands that one answer of the store sets free, one does in
+        a turn of the loop."""
+        async with self._turn:
+            pass
 
     def reply(self, command: BaseCommand) -> None:
         self.peer.reply(encode(command))

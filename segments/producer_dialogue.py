@@ -63,6 +63,7 @@ class ProducerDialogue:
     async def _open_producer(self, request: api.CommandProducer) -> None:
         request_id = request.request_id  # a producer outlives its request, and must not keep it
         log_ = await self._talk.around.hosting.open(request.topic)
+        await self._talk.take_turn()
         schema = Schema.from_wire(request.schema) if request.HasField("schema") else None
         version = await self._talk.around.schemas.get_or_create(TopicName.parse(request.topic), schema)
         named = request.HasField("producer_name") and bool(request.producer_name)

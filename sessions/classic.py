@@ -136,7 +136,7 @@ class ClassicService:
 class ClassicConversation:
     """One connection's questions and watches."""
 
-    __slots__ = ("_address", "_asked", "_outbox", "_service", "_watches")
+    __slots__ = ("_address", "_asked", "_outbox", "_service", "_turn", "_watches")
 
     def __init__(self, service: ClassicService, outbox: Outbox, address: str) -> None:
         self._service = service
@@ -144,6 +144,7 @@ class ClassicConversation:
         self._address = address
         self._watches: dict[int, ListWatch] = {}
         self._asked = 0
+        self._turn = trio.Lock()
 
     @property
     def held(self) -> int:
@@ -194,15 +195,17 @@ class ClassicConversation:
                 names = await self._service.names(namespace)
             if pattern is not None:
                 names = await _matching(pattern, names)
-            # A frame may be large: none is made before the last one is gone.
-            await self._outbox.wait_drained()
-            full = [f"{PERSISTENT}://{namespace}/{name}" for name in names]
-            told = topic_set_hash(full)
-            changed = not request.HasField("topics_hash") or request.topics_hash != told
-            self._check_size(full if changed else [])
-            return replies.topics_of_namespace(
-                request.request_id, full if changed else (), told, filtered=pattern is not None, changed=changed
-            )
+            # All who waited for one listing go on together, and a frame may be large: one is made in a turn of the
+            # loop, and none before the last one is gone.
+            async with self._turn:
+                await self._outbox.wait_drained()
+                full = [f"{PERSISTENT}://{namespace}/{name}" for name in names]
+                told = topic_set_hash(full)
+                changed = not request.HasField("topics_hash") or request.topics_hash != told
+                self._check_size(full if changed else [])
+                return replies.topics_of_namespace(
+                    request.request_id, full if changed else (), told, filtered=pattern is not None, changed=changed
+                )
 
         self._ask(command, answer)
 

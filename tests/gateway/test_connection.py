@@ -6,11 +6,11 @@ import socket
 import pytest
 import trio
 
-from gateway.connection import Connection, Service
+from gateway.connection import FRAMES_PER_TURN, TINY_FRAMES_WINDOW, Connection, Service
 from gateway.keepalive import Roster
 from gateway.listener import ListenerLimits
 from protocol import replies
-from protocol.framing import FRAME_PADDING, encode
+from protocol.framing import FRAME_PADDING, Buffer, Frame, FrameDecoder, UnknownCommand, encode
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
 from sessions.counters import CloseReason, Counters
@@ -55,6 +55,30 @@ async def test_commands_are_understood_byte_by_byte_and_all_at_once() -> None:
             for start in range(0, len(stream), step):
                 await client.send(stream[start : start + step])
             assert [(await client.receive()).type for _ in expected] == expected
+
+
+async def test_of_a_flood_of_tiny_frames_little_is_parsed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsing is one step, and all others wait for its end."""
+    sizes: list[int] = []
+    receive = FrameDecoder.receive
+
+    def noted(self: FrameDecoder, data: Buffer) -> list[Frame | UnknownCommand]:
+        if self is not client._decoder:
+            sizes.append(len(data))
+        return receive(self, data)
+
+    async with serving() as server:
+        client = await server.greet()
+        monkeypatch.setattr(FrameDecoder, "receive", noted)
+        count = 20_000
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send, PING * count)
+            for _ in range(count):
+                assert (await client.receive()).type == BaseCommand.PONG
+        assert sum(sizes) == len(PING) * count
+        # What is too little to tell by is no flood, and the first of one comes before it is known.
+        little = sum(size <= FRAMES_PER_TURN * len(PING) for size in sizes)
+        assert sum(size > TINY_FRAMES_WINDOW for size in sizes) <= little + 1
 
 
 async def test_watches_go_with_their_connection() -> None:

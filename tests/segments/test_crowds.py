@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final, cast
 
 import pytest
@@ -14,6 +15,7 @@ from protocol.wire.pulsar_api_pb2 import BaseCommand
 from segments.connection import DataDialogue, DataPlane
 from segments.consumer_dialogue import WORK_PER_TURN
 from segments.consumers import Consumer
+from segments.conversation import Conversation
 from segments.cursors import Cursor
 from segments.dispatch.dispatcher import Dispatcher
 from segments.dispatch.receivers import Kind
@@ -218,3 +220,27 @@ async def test_words_of_batches_count_as_work(valkey: ValkeyProcess) -> None:
             command.ack.message_id.add(ledgerId=log.ledger, entryId=0).ack_set.extend([-1] * 1_500)
         dialogue.receive(command, b"")
         assert dialogue.congested
+
+
+async def test_of_many_requests_that_go_on_together_one_does_in_a_turn_of_the_loop() -> None:
+    peer = ListeningPeer()
+    talk = Conversation(cast(Any, None), peer, "", "")
+    answered = trio.Event()
+    turn = 0
+    passed: list[int] = []
+
+    async def go_on() -> None:
+        await answered.wait()
+        await talk.take_turn()
+        passed.append(turn)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(CROWD):
+            nursery.start_soon(go_on)
+        await trio.testing.wait_all_tasks_blocked()
+        answered.set()
+        while len(passed) < CROWD:
+            turn += 1
+            await trio.lowlevel.checkpoint()
+    # Within a turn, tasks run in any order: before and after the one that counts.
+    assert max(Counter(passed).values()) <= 2
