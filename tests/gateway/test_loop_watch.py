@@ -67,7 +67,7 @@ async def test_timed_collection_runs_in_a_node_and_its_pause_is_in_the_metrics(v
 
 
 async def test_loop_lag_is_in_the_metrics(valkey: ValkeyProcess) -> None:
-    async with running_node(valkey.url) as node:
+    async with running_node(valkey.url, slow_turn=0.1) as node:
 
         async def measured() -> bool:
             values = await metrics(node)

@@ -49,6 +49,8 @@ _SETTINGS: Final = Settings(
     session_lease=5.0,
     deletion_notice=DELETION_NOTICE,
     shutdown_grace=0.5,
+    # The loop is looked at twice in this time, and tests wait until nothing moves any more.
+    slow_turn=3_600.0,
 )
 
 
