@@ -23,6 +23,7 @@ ROOTS: Final = (
     "crc32c",
     "hiredis",
     "httpx",
+    "mmh3",
     "msgspec",
     "numpy",
     "pandas",
