@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 # Entries in one read: enough for a round trip to be worth it. What they may weigh is bounded by the read itself.
 _READ_ENTRIES: Final = 256
 _NOBODY: Final[Mapping[str, str | None]] = MappingProxyType({})
+# Subscriptions that are handed what was stored before other tasks run.
+WOKEN_PER_TURN: Final = 32
 
 
 class OpenLog:
@@ -70,6 +72,7 @@ class OpenLog:
             nursery=around.nursery,
             lost=self.lose,
         )
+        self._is_waking_rest = self._wake_rest_again = False
         self._saving: set[trio.Event] = set()  # of those who wait for a cursor to be written
         self._moving = trio.Lock()
         self._carried_out: dict[str, str] = {}  # by subscription, the last request to move its cursor
@@ -491,8 +494,27 @@ class OpenLog:
         self._around.counters.messages_in += messages
         self._around.counters.bytes_in += size
         self.meter_in.count(trio.current_time(), messages, size)
-        for subscription in self._all_subscriptions():
+        subscriptions = self._all_subscriptions()
+        for subscription in subscriptions[:WOKEN_PER_TURN]:
             subscription.wake()
+        if len(subscriptions) > WOKEN_PER_TURN:
+            self._wake_rest_again = True
+            if not self._is_waking_rest:
+                self._is_waking_rest = True
+                self._around.nursery.start_soon(self._wake_rest)
+
+    async def _wake_rest(self) -> None:
+        """Tell the other subscriptions of what was stored, in steps between which others are served."""
+        try:
+            while self._wake_rest_again:
+                self._wake_rest_again = False
+                # All of them: who comes first may have changed meanwhile.
+                for count, subscription in enumerate(self._all_subscriptions()):
+                    if count % WOKEN_PER_TURN == 0:
+                        await trio.lowlevel.checkpoint()
+                    subscription.wake()
+        finally:
+            self._is_waking_rest = False
 
     def _subscription(
         self, name: str, kind: Kind, cursor: Cursor, *, durable: bool, identity: str = ""

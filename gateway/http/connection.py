@@ -65,16 +65,23 @@ class HttpConnection:
         state = ConnectionState(LifespanState({}))
         with self._scope, self._answers.open(self.cut) as share:
             self._share = share
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._end_when_idle)
-                # It wants a `SocketStream`, and uses no more of it than this class has.
-                handler = TCPServer(app, config, context, state, self)  # type: ignore[arg-type]
-                try:
-                    await handler.run()
-                finally:
-                    # It and its protocol hold each other, and with them the last request and its answer.
-                    vars(handler).clear()
-                self._scope.cancel()
+            try:
+                await self._serve(app, config, context, state)
+            finally:
+                # Which knows this connection, so that neither would go before the other.
+                del self._share
+
+    async def _serve(self, app: ASGIWrapper, config: Config, context: WorkerContext, state: ConnectionState) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_when_idle)
+            # It wants a `SocketStream`, and uses no more of it than this class has.
+            handler = TCPServer(app, config, context, state, self)  # type: ignore[arg-type]
+            try:
+                await handler.run()
+            finally:
+                # It and its protocol hold each other, and with them the last request and its answer.
+                vars(handler).clear()
+            self._scope.cancel()
 
     def cut(self) -> None:
         """Close it under its handler. Not a cancellation: a shielded send would not notice, and a change that is being

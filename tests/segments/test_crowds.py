@@ -9,6 +9,8 @@ import pytest
 import trio
 import trio.testing
 
+from protocol import replies
+from protocol.framing import encode
 from protocol.long_commands import LONG_COMMAND
 from protocol.wire import pulsar_api_pb2 as api
 from protocol.wire.pulsar_api_pb2 import BaseCommand
@@ -19,9 +21,10 @@ from segments.conversation import Conversation
 from segments.cursors import Cursor
 from segments.dispatch.dispatcher import Dispatcher
 from segments.dispatch.receivers import Kind
+from segments.open_log import WOKEN_PER_TURN
 from segments.subscription import LogSubscription
 from tests.segments.peers import ListeningPeer
-from tests.segments.test_sending import SEGMENT, TOPIC, connected, producer
+from tests.segments.test_sending import SEGMENT, TOPIC, connected, message, producer
 from tests.segments.test_subscription import SlowLog, consumer
 from tests.segments.test_wire_bounds import produce
 from tests.segments.wire_consumer import CONSUMER_ID, WireConsumer, acknowledgement, node_with_messages, subscribe
@@ -244,3 +247,48 @@ async def test_of_many_requests_that_go_on_together_one_does_in_a_turn_of_the_lo
             await trio.lowlevel.checkpoint()
     # Within a turn, tasks run in any order: before and after the one that counts.
     assert max(Counter(passed).values()) <= 2
+
+
+async def test_what_is_stored_is_handed_to_a_few_subscriptions_in_a_turn_and_reaches_all(
+    valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[int] = []
+    turn = 0
+    wake = LogSubscription.wake
+
+    def noted(subscription: LogSubscription) -> None:
+        woken.append(turn)
+        wake(subscription)
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await trio.lowlevel.checkpoint()
+
+    async with running_node(valkey.url) as node:
+        await transitions_of(node).create(TOPIC, 1)
+        reading, sending = await connected(node), await connected(node)
+        for number in range(CROWD):
+            command = subscribe(f"s{number}", api.CommandSubscribe.Exclusive)
+            command.subscribe.consumer_id = command.subscribe.request_id = number
+            await reading.send(encode(command))
+            assert (await reading.receive()).type == BaseCommand.SUCCESS
+            flow = BaseCommand(type=BaseCommand.FLOW)
+            flow.flow.consumer_id, flow.flow.messagePermits = number, 10
+            await reading.send(encode(flow))
+        await reading.send(encode(replies.ping()))
+        assert (await reading.receive()).type == BaseCommand.PONG
+        await producer(sending)
+        monkeypatch.setattr(LogSubscription, "wake", noted)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count_turns)
+            for number in range(2):
+                await sending.send(message(number))
+            got = Counter([(await reading.receive()).message.consumer_id for _ in range(2 * CROWD)])
+            nursery.cancel_scope.cancel()
+        assert got == dict.fromkeys(range(CROWD), 2)
+        # What is woken at once, and a step of the task for the rest; in a turn, the counting may come in between.
+        assert max(Counter(woken).values()) <= 4 * WOKEN_PER_TURN < CROWD
+        reading.close()
+        sending.close()
